@@ -1,0 +1,1 @@
+"""The REST service: routes → services → stores → Postgres."""

@@ -1,0 +1,1 @@
+"""The user's side: command line, embedded stack, doctor, sample job."""

@@ -1,0 +1,5 @@
+"""The `polar` command."""
+
+
+def main() -> None:
+    """Run the command line."""

@@ -1,0 +1,1 @@
+"""Finds machines for jobs and keeps hold of them: reconciler, handlers, supervisor, targets."""
