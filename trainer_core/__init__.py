@@ -1,1 +1,1 @@
-"""The trainer: spec in; events, checkpoints, a model folder and an exit code out. Knows no service."""
+"""The trainer: spec in; events, checkpoints, a model folder and an exit code out."""

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 
 class TrainerError(Exception):
-    """A run that cannot go on; `reason` and `exit_code` are for machines, the message for people."""
+    """A run that cannot go on: `reason` and `exit_code` for machines, a message for people."""
 
     reason: ClassVar[str] = "trainer_error"
     exit_code: ClassVar[int] = 70
@@ -40,7 +40,7 @@ class InvalidSpec(TrainerError):
 
 
 class InvalidData(TrainerError):
-    """A data source cannot be read as what it should be; the message names source, line and way out."""
+    """A data source cannot be read; the message names source, line and way out."""
 
     reason = "invalid_data"
     exit_code = 64

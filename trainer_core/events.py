@@ -69,7 +69,7 @@ class EventWriter:
 
 
 def read_events(path: Path, offset: int = 0) -> Iterator[tuple[RunEvent, int]]:
-    """Yield whole events after byte `offset`, each with the offset behind it; a torn line is left."""
+    """Yield whole events after byte `offset`, each with its end offset; stop at a torn line."""
     with path.open("rb") as file:
         file.seek(offset)
         for line in file:
