@@ -59,7 +59,7 @@ class ModelRef(Strict):
     name_or_path: str = Field(
         min_length=1,
         max_length=1024,
-        description="hub: repository id; folder: an allowed local folder; s3: `s3://bucket/prefix`; "
+        description="hub: repository id; folder: an allowed folder; s3: `s3://bucket/prefix`; "
         "registry: name of a published model; job: id of a job.",
     )
     revision: str | None = Field(
