@@ -1,0 +1,1 @@
+"""The embedded stack: real services and our own processes under one supervisor."""

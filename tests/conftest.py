@@ -1,0 +1,107 @@
+"""Real services for the tests, started at most once per session and only when asked for."""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg.sql
+import pytest
+import redis
+
+from polar.stack import spawn
+from polar.stack.ports import free_ports
+from polar.stack.services import Postgres, SeaweedFS, SeaweedPorts, Valkey, wait_ready
+from tests.services import S3, migrate
+
+
+@pytest.fixture(scope="session")
+def service_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder whose name has a space and Korean letters, as users' folders do."""
+    return tmp_path_factory.mktemp("서비스 폴더")
+
+
+def _running(service: Postgres | Valkey | SeaweedFS, folder: Path) -> Iterator[None]:
+    service.prepare()
+    command = service.command()
+    name = type(service).__name__.lower()
+    process = spawn.start(command, folder / "logs" / f"{name}.log")
+    try:
+        wait_ready(service.is_ready, name, timeout=60)
+        yield
+    finally:
+        spawn.stop(process, command)
+
+
+@pytest.fixture(scope="session")
+def postgres(service_folder: Path) -> Iterator[Postgres]:
+    """A Postgres server; it may forget everything in a crash, which makes tests quick."""
+    server = Postgres(
+        service_folder / "postgres",
+        service_folder / "secrets" / "postgres",
+        free_ports(1)[0],
+        settings=("fsync=off", "synchronous_commit=off", "full_page_writes=off"),
+    )
+    for _ in _running(server, service_folder):
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres: Postgres) -> str:
+    """SQLAlchemy URL of the session's server, at its database `postgres`."""
+    return postgres.url("postgres")
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres: Postgres) -> str:
+    """The name of a migrated database that nobody connects to, so that copies are quick."""
+    postgres.ensure_database("migrated")
+    migrate(postgres, "migrated")
+    return "migrated"
+
+
+@pytest.fixture
+def database_url(postgres: Postgres, migrated_template: str) -> Iterator[str]:
+    """SQLAlchemy URL of a fresh, migrated database of this test alone."""
+    name = f"test_{secrets.token_hex(6)}"
+    identifiers = map(psycopg.sql.Identifier, (name, migrated_template))
+    with postgres.connect() as connection:
+        connection.execute(psycopg.sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*identifiers))
+    yield postgres.url(name)
+    with postgres.connect() as connection:
+        drop = psycopg.sql.SQL("DROP DATABASE {} WITH (FORCE)").format(psycopg.sql.Identifier(name))
+        connection.execute(drop)
+
+
+@pytest.fixture(scope="session")
+def valkey(service_folder: Path) -> Iterator[Valkey]:
+    """A Valkey server of the session."""
+    server = Valkey(
+        service_folder / "valkey", service_folder / "secrets" / "valkey", free_ports(1)[0]
+    )
+    for _ in _running(server, service_folder):
+        yield server
+
+
+@pytest.fixture
+def valkey_url(valkey: Valkey) -> str:
+    """Broker URL of the session's server, emptied for this test."""
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+    return valkey.url
+
+
+@pytest.fixture(scope="session")
+def seaweed(service_folder: Path) -> Iterator[SeaweedFS]:
+    """An S3 store of the session."""
+    ports = SeaweedPorts(*free_ports(10))
+    server = SeaweedFS(service_folder / "s3", service_folder / "secrets" / "s3", ports)
+    for _ in _running(server, service_folder):
+        yield server
+
+
+@pytest.fixture
+def s3(seaweed: SeaweedFS) -> S3:
+    """Endpoint and keys of the session's store, with a fresh bucket of this test alone."""
+    bucket = f"test-{secrets.token_hex(6)}"
+    seaweed.client().create_bucket(Bucket=bucket)
+    return S3(seaweed.endpoint, *seaweed.keys, bucket=bucket, region=seaweed.region)
