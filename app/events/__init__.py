@@ -1,0 +1,1 @@
+"""Events: numbered facts of jobs, their ingest, and the streams that replay and follow them."""

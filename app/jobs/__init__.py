@@ -1,0 +1,1 @@
+"""Jobs: what callers asked for, their lifecycle and its only writer."""

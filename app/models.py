@@ -1,0 +1,363 @@
+"""The tables; only stores and services use them. Guards in Postgres itself: `migrations/`."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ForeignKey,
+    Identity,
+    Index,
+    LargeBinary,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Json = dict[str, Any]
+
+
+class Base(DeclarativeBase):
+    """Maps Python types to Postgres: text, timestamptz, jsonb."""
+
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own name and form
+        str: Text,
+        datetime: TIMESTAMP(timezone=True),
+        dict[str, Any]: JSONB,
+        list[Any]: JSONB,
+    }
+
+
+def _now() -> Any:
+    return mapped_column(server_default=func.now())
+
+
+def _project() -> Any:
+    return mapped_column(ForeignKey("projects.id"), index=True)
+
+
+class Project(Base):
+    """Owner of everything else; nothing crosses its border."""
+
+    __tablename__ = "projects"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    created_at: Mapped[datetime] = _now()
+
+
+class ApiKey(Base):
+    """A key, stored hashed (sha256); `prefix` is its public part."""
+
+    __tablename__ = "api_keys"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    name: Mapped[str]
+    role: Mapped[str]
+    prefix: Mapped[str] = mapped_column(unique=True)
+    hash: Mapped[str]
+    created_at: Mapped[datetime] = _now()
+    last_used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
+class Secret(Base):
+    """A write-only value, encrypted with the key file."""
+
+    __tablename__ = "secrets"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    ciphertext: Mapped[bytes] = mapped_column(LargeBinary)
+    created_at: Mapped[datetime] = _now()
+    updated_at: Mapped[datetime] = _now()
+
+
+class IdempotencyKey(Base):
+    """The first answer to a request; `response` is null while it is in flight."""
+
+    __tablename__ = "idempotency_keys"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    body_hash: Mapped[str]
+    status_code: Mapped[int | None]
+    response: Mapped[Json | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
+
+
+class Job(Base):
+    """What the caller asked for, and where it stands."""
+
+    __tablename__ = "jobs"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    name: Mapped[str]
+    labels: Mapped[Json] = mapped_column(server_default=text("'{}'"))
+    priority: Mapped[int] = mapped_column(server_default=text("0"))
+    status: Mapped[str] = mapped_column(server_default=text("'queued'"))
+    phase: Mapped[str | None]
+    reason: Mapped[str | None]
+    message: Mapped[str | None]
+    waiting_for: Mapped[str | None]
+    task_type: Mapped[str]
+    backend: Mapped[str]
+    target: Mapped[str]
+    spec: Mapped[Json]
+    resolved: Mapped[Json]
+    warnings: Mapped[list[Any]] = mapped_column(server_default=text("'[]'"))
+    retry_of: Mapped[str | None]
+    clone_of: Mapped[str | None]
+    start_from: Mapped[Json | None] = mapped_column(
+        comment="checkpoint of another job to start from: {job_id, step, prefix}"
+    )
+    max_attempts: Mapped[int]
+    progress: Mapped[Json | None]
+    latest_metrics: Mapped[Json | None]
+    last_seq: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    prepared_key: Mapped[str | None]
+    not_before: Mapped[datetime | None]
+    cancel_requested_at: Mapped[datetime | None]
+    pause_requested_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = _now()
+    updated_at: Mapped[datetime] = _now()
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    __table_args__ = (
+        Index("ix_jobs_page", "project_id", "id"),
+        Index(
+            "ix_jobs_open",
+            "priority",
+            "created_at",
+            postgresql_where=text("status NOT IN ('succeeded', 'failed', 'cancelled')"),
+        ),
+        Index("ix_jobs_labels", "labels", postgresql_using="gin"),
+    )
+
+
+class Preparation(Base):
+    """The job's data being tokenised, under a lease of its own and before any device is taken."""
+
+    __tablename__ = "preparations"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    project_id: Mapped[str] = _project()
+    status: Mapped[str] = mapped_column(server_default=text("'waiting'"))
+    tries: Mapped[int] = mapped_column(server_default=text("0"))
+    worker_id: Mapped[str | None]
+    lease_token: Mapped[str | None]
+    lease_expires_at: Mapped[datetime | None]
+    hinted_at: Mapped[datetime | None]
+    report: Mapped[Json | None]
+    created_at: Mapped[datetime] = _now()
+    finished_at: Mapped[datetime | None]
+
+
+class Attempt(Base):
+    """One try on one machine. Outcome and clean-up are separate: see `released_at`."""
+
+    __tablename__ = "attempts"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    target: Mapped[str]
+    worker_id: Mapped[str | None]
+    devices: Mapped[list[Any]] = mapped_column(server_default=text("'[]'"))
+    handle: Mapped[Json | None]
+    nonce: Mapped[str]
+    lease_token: Mapped[str | None]
+    lease_expires_at: Mapped[datetime | None]
+    hinted_at: Mapped[datetime | None]
+    last_n: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    carried_offset: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    log_offset: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    resumed_step: Mapped[int | None]
+    last_step: Mapped[int | None]
+    telemetry: Mapped[Json | None]
+    outcome: Mapped[str | None]
+    reason: Mapped[str | None]
+    message: Mapped[str | None]
+    exit_code: Mapped[int | None]
+    cleanup_error: Mapped[str | None]
+    created_at: Mapped[datetime] = _now()
+    claimed_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    event_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    released_at: Mapped[datetime | None]
+    __table_args__ = (
+        UniqueConstraint("job_id", "number"),
+        Index(
+            "uq_attempts_live",
+            "job_id",
+            unique=True,
+            postgresql_where=text("finished_at IS NULL"),
+        ),
+        Index("ix_attempts_unreleased", "created_at", postgresql_where=text("released_at IS NULL")),
+    )
+
+
+class JobEvent(Base):
+    """A fact of a job; `seq` counts from 1 without gaps and is the SSE id."""
+
+    __tablename__ = "job_events"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    project_id: Mapped[str]
+    time: Mapped[datetime] = _now()
+    attempt_id: Mapped[str | None]
+    n: Mapped[int | None] = mapped_column(BigInteger)
+    type: Mapped[str]
+    data: Mapped[Json]
+    xid: Mapped[int] = mapped_column(
+        BigInteger, server_default=text("pg_current_xact_id()::text::bigint")
+    )
+    __table_args__ = (
+        Index("ix_job_events_all", "project_id", "xid", "job_id", "seq"),
+        Index("ix_job_events_type", "job_id", "type", "seq"),
+        Index(
+            "uq_job_events_run",
+            "attempt_id",
+            "n",
+            unique=True,
+            postgresql_where=text("n IS NOT NULL"),
+        ),
+    )
+
+
+class CheckpointRow(Base):
+    """A whole checkpoint in the store; exists only once its manifest was verified."""
+
+    __tablename__ = "checkpoints"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id", ondelete="CASCADE"))
+    step: Mapped[int]
+    prefix: Mapped[str]
+    manifest_sha256: Mapped[str]
+    size: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = _now()
+    deleted_at: Mapped[datetime | None]
+    __table_args__ = (UniqueConstraint("attempt_id", "step"),)
+
+
+class Artifact(Base):
+    """A file that is kept; `path` is its name within the job, `key` its object in the store."""
+
+    __tablename__ = "artifacts"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    attempt_id: Mapped[str | None]
+    kind: Mapped[str]
+    path: Mapped[str]
+    key: Mapped[str]
+    size: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str]
+    created_at: Mapped[datetime] = _now()
+    __table_args__ = (UniqueConstraint("job_id", "path"),)
+
+
+class Dataset(Base):
+    """One version of a data set: an uploaded object, or a reference to a hub or S3 location."""
+
+    __tablename__ = "datasets"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    name: Mapped[str]
+    version: Mapped[int]
+    source: Mapped[str]
+    location: Mapped[str]
+    file_name: Mapped[str | None]
+    size: Mapped[int | None] = mapped_column(BigInteger)
+    sha256: Mapped[str | None]
+    file_format: Mapped[str | None]
+    row_format: Mapped[str | None]
+    columns: Mapped[list[Any] | None]
+    rows: Mapped[int | None] = mapped_column(BigInteger)
+    problems: Mapped[list[Any]] = mapped_column(server_default=text("'[]'"))
+    created_at: Mapped[datetime] = _now()
+    deleted_at: Mapped[datetime | None]
+    __table_args__ = (UniqueConstraint("project_id", "name", "version"),)
+
+
+class ModelVersion(Base):
+    """The publication pointer: one version of a published model. Its commit decides success."""
+
+    __tablename__ = "model_versions"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    name: Mapped[str]
+    version: Mapped[int]
+    job_id: Mapped[str | None] = mapped_column(unique=True)
+    prefix: Mapped[str]
+    manifest_sha256: Mapped[str]
+    kind: Mapped[str] = mapped_column(comment="full, adapter or merged")
+    base_model: Mapped[str]
+    template_hash: Mapped[str | None]
+    metrics: Mapped[Json] = mapped_column(server_default=text("'{}'"))
+    size: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = _now()
+    pointer_written_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    __table_args__ = (UniqueConstraint("project_id", "name", "version"),)
+
+
+class MlflowRun(Base):
+    """How far the job's MLflow run follows its events."""
+
+    __tablename__ = "mlflow_runs"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    project_id: Mapped[str] = _project()
+    experiment_id: Mapped[str | None]
+    run_id: Mapped[str | None]
+    synced_seq: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    closed_status: Mapped[str | None]
+    failures: Mapped[int] = mapped_column(server_default=text("0"))
+    error: Mapped[str | None]
+    next_at: Mapped[datetime] = _now()
+
+
+class Worker(Base):
+    """A process of ours that says that it lives; hosts also offer devices."""
+
+    __tablename__ = "workers"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    kind: Mapped[str] = mapped_column(comment="host, control, prepare or reconciler")
+    hostname: Mapped[str]
+    pid: Mapped[int]
+    info: Mapped[Json] = mapped_column(server_default=text("'{}'"))
+    draining: Mapped[bool] = mapped_column(server_default=text("false"))
+    started_at: Mapped[datetime] = _now()
+    seen_at: Mapped[datetime] = _now()
+
+
+class Device(Base):
+    """A slot of a host that one attempt at a time may hold: a GPU, or a share of the CPU."""
+
+    __tablename__ = "devices"
+    worker_id: Mapped[str] = mapped_column(
+        ForeignKey("workers.id", ondelete="CASCADE"), primary_key=True
+    )
+    index: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    kind: Mapped[str] = mapped_column(comment="cpu or cuda")
+    name: Mapped[str]
+    memory_gb: Mapped[float | None]
+    attempt_id: Mapped[str | None] = mapped_column(
+        ForeignKey("attempts.id", ondelete="SET NULL"), index=True
+    )
+
+
+class Outbox(Base):
+    """A hint that leaves for the broker after its transaction has committed."""
+
+    __tablename__ = "outbox"
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    project_id: Mapped[str] = _project()
+    queue: Mapped[str]
+    handler: Mapped[str]
+    args: Mapped[list[Any]]
+    created_at: Mapped[datetime] = _now()

@@ -1,0 +1,93 @@
+"""Settings of the service: `POLAR_*` environment > `polar.toml` in the data folder > defaults."""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasChoices, Field, SecretStr
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+
+def default_home() -> Path:
+    """The data folder: `POLAR_HOME`, or `~/.polar`."""
+    return Path(os.environ.get("POLAR_HOME") or Path.home() / ".polar")
+
+
+def _s3(name: str) -> AliasChoices:
+    return AliasChoices(f"POLAR_S3_{name}", f"S3_{name}")
+
+
+class Settings(BaseSettings):
+    """Everything that differs between installations. Durations are in seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="POLAR_", extra="ignore", populate_by_name=True)
+
+    home: Path = Field(default_factory=default_home)
+    database_url: SecretStr = SecretStr("postgresql+psycopg://polar@127.0.0.1:5432/polar")
+    broker_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    host: str = "127.0.0.1"
+    port: int = 8010
+    public_url: str = "http://127.0.0.1:8010"
+    auth: Literal["keys", "none"] = "keys"
+    secret_key_file: Path | None = None
+
+    s3_endpoint: str | None = Field(None, validation_alias=_s3("ENDPOINT"))
+    s3_public_endpoint: str | None = Field(None, validation_alias=_s3("PUBLIC_ENDPOINT"))
+    s3_access_key: str = Field("", validation_alias=_s3("ACCESS_KEY"))
+    s3_secret_key: SecretStr = Field(SecretStr(""), validation_alias=_s3("SECRET_KEY"))
+    s3_bucket: str = Field("polar", validation_alias=_s3("BUCKET"))
+    s3_region: str = Field("us-east-1", validation_alias=_s3("REGION"))
+    mlflow_url: str | None = None
+
+    data_folders: list[Path] = Field(
+        default_factory=list, description="Folders that `folder` data sources may read."
+    )
+    model_folders: list[Path] = Field(
+        default_factory=list, description="Folders that `folder` models may be read from."
+    )
+    upload_max_bytes: int = 20 * 2**30
+    fake_target: bool = Field(
+        default=False, description="Admit jobs for target `fake` (drills and tests)."
+    )
+
+    threads: int = Field(32, description="Request threads of the API and its database pool.")
+    heartbeat: float = Field(15.0, description="Silence on a stream before a heartbeat.")
+    idempotency_hours: int = 24
+
+    worker_id: str | None = None
+    warm_socket: Path | None = None
+    cpu_slots: int = Field(1, description="Jobs at once on a host without a GPU.")
+    lease: float = 60.0
+    lease_renew: float = 15.0
+    grace: float = Field(30.0, description="From SIGTERM to SIGKILL of a trainer.")
+    poll: float = Field(1.0, description="Longest time between two looks at Postgres.")
+    start_timeout: float = Field(600.0, description="From launch to the trainer's first event.")
+    stall_timeout: float = Field(1800.0, description="Without any event from a running trainer.")
+    retry_base: float = Field(5.0, description="First back-off of an automatic retry.")
+    worker_timeout: float = Field(60.0, description="A host unseen for so long gets no jobs.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment first, then `polar.toml`."""
+        del dotenv_settings, file_secret_settings
+        toml = TomlConfigSettingsSource(settings_cls, default_home() / "polar.toml")
+        return init_settings, env_settings, toml
+
+
+@lru_cache
+def get_settings() -> Settings:
+    """The process's settings, read once."""
+    return Settings()
