@@ -1,0 +1,53 @@
+# Each target is one readable line; bootstrap.py makes the environment and is quick when it is there.
+SHELL = /bin/bash
+.SHELLFLAGS = -euo pipefail -c
+PYTHON ?= python3
+VENV = .venv
+RUN = $(VENV)/bin/python
+export POLAR_HOME ?= $(CURDIR)/.polar
+export PYTHONUTF8 = 1
+TESTS ?= tests
+SERVICE_VENV = .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
+.PHONY: run up down test test-service check openapi bench lock clean env
+.DEFAULT_GOAL = run
+
+env:
+	@$(PYTHON) bootstrap.py
+
+run: env  ## fine-tune a small model end to end; ONCE=1 stops everything afterwards
+	@$(RUN) -m polar run-sample $(if $(ONCE),--once)
+
+up: env  ## start the stack and leave it running
+	@$(RUN) -m polar up --detach
+
+down: env  ## stop the stack
+	@$(RUN) -m polar down
+
+test: env  ## everything but what takes minutes, a GPU or a rented machine
+	@$(RUN) -m pytest -m "not slow and not gpu and not cloud" $(TESTS)
+
+test-service:  ## everything but the training stack: make test-service PYTHON=python3.12
+	@$(PYTHON) bootstrap.py --profile service --venv $(SERVICE_VENV)
+	@$(SERVICE_VENV)/bin/python -m pytest -m "not train and not slow and not gpu and not cloud" $(TESTS)
+
+check: env  ## lint, format, types, import contracts, containers
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/docker-compose config --quiet
+	@$(VENV)/bin/docker-compose -f docker-compose.yml -f docker-compose.minio.yml --profile gpu config --quiet
+	@$(VENV)/bin/hadolint Dockerfile.api Dockerfile.gpu
+
+openapi: env  ## write the API's description from its code
+	@$(RUN) -m app openapi > openapi/openapi.json.new && mv openapi/openapi.json.new openapi/openapi.json
+
+bench: env  ## measure against bare TRL, bare psycopg and Celery, and Ray
+	@$(RUN) -m bench
+
+lock: env  ## pin every dependency again, without URLs and without torch
+	@$(VENV)/bin/uv pip compile --quiet --universal --no-header --no-annotate --extra service --extra train --extra stack --extra dev pyproject.toml -c requirements.in --override requirements-beside.in | grep -v "sys_platform == 'never'" > requirements.lock.new && mv requirements.lock.new requirements.lock
+
+clean:  ## remove environments and caches; data in .polar stay
+	@rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist *.egg-info
