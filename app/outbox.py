@@ -15,7 +15,7 @@ def host_queue(worker_id: str) -> str:
 
 
 def hint(session: Session, project_id: str, queue: str, handler: str, *ids: str) -> None:
-    """Ask for `handler(*ids)` on `queue` after the commit. Postgres decides whether it still acts."""
+    """Ask for `handler(*ids)` on `queue` after the commit; Postgres decides if it still acts."""
     session.execute(
         insert(Outbox).values(project_id=project_id, queue=queue, handler=handler, args=list(ids))
     )
