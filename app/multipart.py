@@ -1,0 +1,72 @@
+"""Upload of a big file in parts, a few at a time, hashing the very bytes that are sent."""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from app.s3 import ObjectMissing, StoreUnavailable, check_sha256
+
+PART = 8 * 2**20
+MAX_PARTS = 10_000
+CONCURRENT_PARTS = 3
+
+Call = Callable[..., Any]
+Part = dict[str, Any]
+
+
+def put_parts(
+    call: Call, key: str, path: Path, sha256: str | None, report: Callable[[int], None]
+) -> str:
+    """Upload by `call(operation, key, **arguments)`; return the sha256 of what was sent.
+
+    The object appears whole or not at all. Raises ChecksumMismatch when it is not `sha256`.
+    """
+    size = max(PART, -(-path.stat().st_size // MAX_PARTS))
+    upload = call("create_multipart_upload", key)["UploadId"]
+
+    def send(number: int, block: bytes) -> Part:
+        answer = call("upload_part", key, UploadId=upload, PartNumber=number, Body=block)
+        return {"ETag": answer["ETag"], "PartNumber": number}
+
+    try:
+        found, parts = _send_all(send, _blocks(path, size), report)
+        check_sha256(str(path), found, sha256)
+        call("complete_multipart_upload", key, UploadId=upload, MultipartUpload={"Parts": parts})
+    except BaseException:
+        with contextlib.suppress(StoreUnavailable, ObjectMissing):
+            call("abort_multipart_upload", key, UploadId=upload)
+        raise
+    return found
+
+
+def _send_all(
+    send: Callable[[int, bytes], Part], blocks: Iterator[bytes], report: Callable[[int], None]
+) -> tuple[str, list[Part]]:
+    digest, sent = hashlib.sha256(), 0
+    pending: dict[Future[Part], int] = {}
+    parts: list[Part] = []
+
+    def collect(keep: int) -> None:
+        nonlocal sent
+        while len(pending) > keep:
+            for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                sent += pending.pop(future)
+                parts.append(future.result())
+                report(sent)
+
+    with ThreadPoolExecutor(CONCURRENT_PARTS, thread_name_prefix="upload") as pool:
+        for number, block in enumerate(blocks, start=1):
+            digest.update(block)
+            pending[pool.submit(send, number, block)] = len(block)
+            collect(CONCURRENT_PARTS - 1)
+        collect(0)
+    return digest.hexdigest(), sorted(parts, key=lambda part: int(part["PartNumber"]))
+
+
+def _blocks(path: Path, size: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(size):
+            yield block
