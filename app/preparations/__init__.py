@@ -1,0 +1,1 @@
+"""Preparations: a job's data being made ready, before any device is taken."""

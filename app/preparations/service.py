@@ -1,0 +1,211 @@
+"""A job's data being made ready under a lease of its own: claimed, renewed, finished."""
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
+
+from app.attempts.store import LEASE_EXPIRED, LeaseLost, lease_seconds, wake
+from app.events.store import append_events
+from app.jobs.lifecycle import RULES, Change, FailureReason, Status, transition
+from app.outbox import PREPARE_QUEUE, hint
+from app.settings import get_settings
+
+MAX_TRIES = 3
+
+
+@dataclass(frozen=True)
+class PreparationIntent:
+    """Whether the job still wants its data."""
+
+    cancel: bool
+
+
+@dataclass(frozen=True)
+class PreparationFailure:
+    """Why the data could not be made ready."""
+
+    reason: FailureReason
+    message: str
+
+
+_LOCK_JOB = text(
+    """
+    SELECT project_id, status = 'queued' AND cancel_requested_at IS NULL AS wanted,
+        (not_before IS NULL OR not_before <= now()) AS due
+    FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
+    """
+)
+_CLAIM = text(
+    f"""
+    UPDATE preparations SET status = 'running', tries = tries + 1, worker_id = :worker_id,
+        lease_token = :token,
+        lease_expires_at = now() + CAST(:lease AS float) * interval '1 second'
+    WHERE job_id = :job_id AND (status = 'waiting' OR (status = 'running' AND {LEASE_EXPIRED}))
+    RETURNING tries
+    """  # noqa: S608 - constants
+)
+_PHASE = text("UPDATE jobs SET phase = :phase, updated_at = now() WHERE id = :job_id")
+
+
+def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | None:
+    """Take the preparation's lease and return its token; None when there is nothing to do.
+
+    A lease that ran out is taken over, at most up to `MAX_TRIES` tries: then the job fails.
+    """
+    job = session.execute(_LOCK_JOB, {"job_id": job_id}).first()
+    if job is None or not job.wanted or not job.due:
+        return None
+    token = secrets.token_hex(16)
+    values = {"job_id": job_id, "worker_id": worker_id, "token": token, "lease": lease_seconds()}
+    row = session.execute(_CLAIM, values).first()
+    if row is None:
+        return None
+    if row.tries > MAX_TRIES:
+        message = f"preparing the data was lost {MAX_TRIES} times with its worker"
+        _fail(session, job_id, PreparationFailure(FailureReason.MACHINE_LOST, message))
+        return None
+    _set_phase(session, job_id, "preparing")
+    return token
+
+
+def _set_phase(session: Session, job_id: str, phase: str | None) -> None:
+    session.execute(_PHASE, {"job_id": job_id, "phase": phase})
+    data = {"status": Status.QUEUED.value, "phase": phase}
+    append_events(session, job_id, [{"type": "status", "data": data}])
+
+
+_RENEW = text(
+    """
+    UPDATE preparations SET lease_expires_at = now() + CAST(:lease AS float) * interval '1 second'
+    FROM jobs
+    WHERE job_id = :job_id AND lease_token = :token AND preparations.status = 'running'
+        AND jobs.id = job_id
+    RETURNING jobs.status <> 'queued' OR jobs.cancel_requested_at IS NOT NULL AS cancel
+    """
+)
+
+
+def renew_preparation(session: Session, job_id: str, token: str) -> PreparationIntent:
+    """Prolong the lease and learn whether to stop; raises LeaseLost when refused."""
+    values = {"job_id": job_id, "token": token, "lease": lease_seconds()}
+    row = session.execute(_RENEW, values).first()
+    if row is None:
+        raise LeaseLost(f"preparation of {job_id}")
+    return PreparationIntent(cancel=row.cancel)
+
+
+_HELD = text(
+    """
+    SELECT tries FROM preparations
+    WHERE job_id = :job_id AND lease_token = :token AND status = 'running' FOR NO KEY UPDATE
+    """
+)
+_DONE = text(
+    """
+    UPDATE preparations SET status = 'done', report = :report, finished_at = now()
+    WHERE job_id = :job_id
+    """
+).bindparams(bindparam("report", type_=JSONB))
+_PREPARED = text("UPDATE jobs SET prepared_key = :key, updated_at = now() WHERE id = :job_id")
+
+
+def _hold(session: Session, job_id: str, token: str) -> tuple[Any, int]:
+    job = session.execute(_LOCK_JOB, {"job_id": job_id}).first()
+    row = session.execute(_HELD, {"job_id": job_id, "token": token}).first()
+    if job is None or row is None:
+        raise LeaseLost(f"preparation of {job_id}")
+    return job, row.tries
+
+
+def finish_preparation(
+    session: Session, job_id: str, token: str, key: str, report: dict[str, Any]
+) -> None:
+    """Say where the prepared data is: the job can be placed. Raises LeaseLost.
+
+    Warnings of the report become events of the job. For a job that is no longer queued only the
+    preparation itself is closed.
+    """
+    job, _ = _hold(session, job_id, token)
+    session.execute(_DONE, {"job_id": job_id, "report": report})
+    if not job.wanted:
+        return
+    session.execute(_PREPARED, {"job_id": job_id, "key": key})
+    facts = [{"type": "warning", "data": _warning(w)} for w in report.get("warnings", [])]
+    append_events(session, job_id, facts)
+    _set_phase(session, job_id, None)
+    wake(session, "jobs")
+
+
+def _warning(warning: Any) -> dict[str, Any]:
+    return warning if isinstance(warning, dict) else {"code": "data", "message": str(warning)}
+
+
+_AGAIN = text(
+    """
+    UPDATE preparations SET status = 'waiting', lease_token = NULL, lease_expires_at = NULL,
+        hinted_at = NULL
+    WHERE job_id = :job_id
+    """
+)
+_WAIT = text(
+    """
+    UPDATE jobs SET phase = NULL, waiting_for = :message, updated_at = now(),
+        not_before = now() + CAST(:wait AS float) * interval '1 second'
+    WHERE id = :job_id
+    """
+)
+
+
+def fail_preparation(
+    session: Session, job_id: str, token: str, failure: PreparationFailure
+) -> bool:
+    """End a preparation that did not succeed; returns whether it is tried again. Raises LeaseLost.
+
+    Tried again: `not_before` is set on the job, and the reconciler hints it once that has passed.
+    A job that is no longer queued is left as it is.
+    """
+    job, tries = _hold(session, job_id, token)
+    if not job.wanted or not RULES[failure.reason].retried or tries >= MAX_TRIES:
+        _fail(session, job_id, failure)
+        return False
+    session.execute(_AGAIN, {"job_id": job_id})
+    wait = get_settings().retry_base * 2 ** (tries - 1)
+    message = f"preparing the data again after {failure.reason.value}: {failure.message}"
+    session.execute(_WAIT, {"job_id": job_id, "wait": wait, "message": message})
+    data = {"code": failure.reason.value, "message": message, "retry_in_seconds": wait}
+    append_events(session, job_id, [{"type": "warning", "data": data}])
+    wake(session, "preparations")
+    return True
+
+
+_FAILED = text(
+    "UPDATE preparations SET status = 'failed', finished_at = now() WHERE job_id = :job_id"
+)
+
+
+def _fail(session: Session, job_id: str, failure: PreparationFailure) -> None:
+    session.execute(_FAILED, {"job_id": job_id})
+    change = Change(reason=failure.reason, message=failure.message)
+    transition(session, job_id, Status.FAILED, change, sources=[Status.QUEUED])
+
+
+_UNCOUNT = text("UPDATE preparations SET tries = tries - 1 WHERE job_id = :job_id AND tries > 0")
+
+
+def abandon_preparation(session: Session, job_id: str, token: str) -> None:
+    """Close a preparation that nobody waits for any more. Raises LeaseLost.
+
+    A job that waits for it still, because its worker was told to stop, gets a new hint.
+    """
+    job, _ = _hold(session, job_id, token)
+    if not job.wanted:
+        session.execute(_FAILED, {"job_id": job_id})
+        return
+    session.execute(_AGAIN, {"job_id": job_id})
+    session.execute(_UNCOUNT, {"job_id": job_id})
+    _set_phase(session, job_id, None)
+    hint(session, job.project_id, PREPARE_QUEUE, "prepare", job_id)
