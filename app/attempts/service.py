@@ -110,7 +110,8 @@ def reserve(
     transition(session, job_id, Status.PROVISIONING)
     data = {"event": "provisioned", "number": number, "worker_id": worker_id, "devices": indexes}
     append_events(session, job_id, [{"type": "attempt", "data": data}], attempt_id)
-    hint(session, job.project_id, host_queue(worker_id), "run", attempt_id)
+    if indexes:  # without devices of a host of ours the reconciler itself carries the attempt
+        hint(session, job.project_id, host_queue(worker_id), "run", attempt_id)
     return attempt_id
 
 
