@@ -1,0 +1,116 @@
+"""What nobody else would do any more: lost hints, expired leases, cancels that met no holder."""
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from app.attempts.service import Ending, expire, expired, finish, release
+from app.attempts.store import LEASE_EXPIRED
+from app.db import transaction
+from app.jobs.lifecycle import FailureReason, Status, transition
+from app.outbox import PREPARE_QUEUE, hint, host_queue
+from app.settings import get_settings
+from worker.loops import Health
+
+# A hint is sent again after this, then after twice as long, and so on up to the second number:
+# a queue whose reader is away for hours must not fill with copies.
+HINT_AFTER, HINT_AT_MOST = 20.0, 300.0
+
+_OVERDUE = """
+    now() - coalesce({0}.hinted_at, {0}.created_at) > least(
+        greatest(coalesce({0}.hinted_at - {0}.created_at, interval '0'),
+            CAST(:after AS float) * interval '1 second'),
+        CAST(:at_most AS float) * interval '1 second')
+"""
+
+_ATTEMPTS = text(
+    f"""
+    UPDATE attempts SET hinted_at = now() WHERE id IN (
+        SELECT a.id FROM attempts a JOIN jobs j ON j.id = a.job_id
+        WHERE a.finished_at IS NULL AND a.claimed_at IS NULL AND a.target <> 'fake'
+            AND {_OVERDUE.format("a")}
+        ORDER BY a.id LIMIT 100 FOR NO KEY UPDATE OF a SKIP LOCKED)
+    RETURNING id, project_id, worker_id
+    """  # noqa: S608 - constants
+)
+
+_PREPARATIONS = text(
+    f"""
+    UPDATE preparations SET hinted_at = now() WHERE job_id IN (
+        SELECT p.job_id FROM preparations p JOIN jobs j ON j.id = p.job_id
+        WHERE j.status = 'queued' AND j.cancel_requested_at IS NULL
+            AND (j.not_before IS NULL OR j.not_before <= now())
+            AND {_OVERDUE.format("p")}
+            AND (p.status = 'waiting' OR (p.status = 'running' AND {LEASE_EXPIRED}))
+        ORDER BY p.job_id LIMIT 100 FOR NO KEY UPDATE OF p SKIP LOCKED)
+    RETURNING job_id, project_id
+    """  # noqa: S608 - constants
+)
+
+
+def hint_again(session: Session) -> int:
+    """Send hints again that nobody took: reserved attempts, waiting or orphaned preparations."""
+    limits = {"after": HINT_AFTER, "at_most": HINT_AT_MOST, "lease": get_settings().lease}
+    attempts = session.execute(_ATTEMPTS, limits).all()
+    for row in attempts:
+        hint(session, row.project_id, host_queue(row.worker_id), "run", row.id)
+    preparations = session.execute(_PREPARATIONS, limits).all()
+    for row in preparations:
+        hint(session, row.project_id, PREPARE_QUEUE, "prepare", row.job_id)
+    return len(attempts) + len(preparations)
+
+
+_TOMBSTONES = text(
+    """
+    SELECT a.id FROM attempts a JOIN jobs j ON j.id = a.job_id
+    WHERE a.finished_at IS NULL AND a.claimed_at IS NULL AND j.cancel_requested_at IS NOT NULL
+    ORDER BY a.id LIMIT 100 FOR NO KEY UPDATE OF j SKIP LOCKED
+    """
+)
+_UNSTARTED = text(
+    """
+    SELECT id FROM jobs WHERE status = 'queued' AND cancel_requested_at IS NOT NULL
+    ORDER BY id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED
+    """
+)
+_CANCELLED = Ending("interrupted", FailureReason.INTERRUPTED, "cancelled before it was claimed")
+
+
+def meet_cancels(session: Session) -> int:
+    """End what was cancelled before anybody began with it; a later claim finds it over."""
+    tombstones = list(session.execute(_TOMBSTONES).scalars())
+    for attempt_id in tombstones:
+        finish(session, attempt_id, None, _CANCELLED)
+        release(session, attempt_id)
+    unstarted = list(session.execute(_UNSTARTED).scalars())
+    for job_id in unstarted:
+        transition(session, job_id, Status.CANCELLED, sources=[Status.QUEUED])
+    return len(tombstones) + len(unstarted)
+
+
+_UNRELEASED = text(
+    f"""
+    SELECT id FROM attempts WHERE finished_at IS NOT NULL AND released_at IS NULL
+        AND cleanup_error IS NULL AND (lease_expires_at IS NULL OR {LEASE_EXPIRED})
+    ORDER BY id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED
+    """  # noqa: S608 - constants
+)
+
+
+def take_over(health: Health, lease: float) -> int:
+    """End attempts whose holder is gone, and give back what a holder left behind.
+
+    Waits one full lease after the database was away: holders that worked on renew first.
+    """
+    if not health.steady_for(lease):
+        return 0
+    with transaction() as session:
+        lost = expired(session)
+    taken = 0
+    for attempt_id in lost:
+        with transaction() as session:
+            taken += expire(session, attempt_id) is not None
+    with transaction() as session:
+        left = list(session.execute(_UNRELEASED, {"lease": lease}).scalars())
+        for attempt_id in left:
+            release(session, attempt_id)
+    return taken + len(left)
