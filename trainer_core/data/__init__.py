@@ -1,0 +1,1 @@
+"""Data: from sources through rows, formats and templates to tokens with a loss mask."""

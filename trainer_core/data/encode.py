@@ -1,0 +1,178 @@
+"""Samples to tokens with labels: one tokenizer call per batch, masks by character offsets."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from trainer_core.data.masks import Masker
+from trainer_core.data.rows import BadRow, Conversation, Encoded, Place, PlainText, Sample
+from trainer_core.data.templates import FIELD, Spans, Template, adds_bos
+from trainer_core.errors import InvalidSpec
+
+Outcome = Encoded | BadRow
+_DEFAULT_LOSS = {
+    "messages": "assistant",
+    "sharegpt": "assistant",
+    "alpaca": "completion",
+    "prompt_completion": "completion",
+    "text": "all",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The text of a sample and the character ranges of it that carry loss."""
+
+    text: str
+    spans: Spans
+    plain: bool
+
+
+class Encoder:
+    """Turns samples into `input_ids` and `labels` for one tokenizer and template."""
+
+    def __init__(self, tokenizer: Any, template: Template) -> None:
+        if not tokenizer.is_fast:
+            raise InvalidSpec(
+                "the model's tokenizer cannot say which characters a token stands for (it has no "
+                "tokenizer.json), so the loss mask cannot be checked: use a model with one",
+                "model.name_or_path",
+            )
+        self._tokenizer = tokenizer
+        self._masker = Masker(template, tokenizer)
+        self._bos = tokenizer.bos_token_id
+        self._eos = tokenizer.eos_token_id
+        self._adds_bos = adds_bos(tokenizer)
+
+    def encode(
+        self, samples: Sequence[tuple[Place, Sample]], loss_on: str
+    ) -> Iterator[tuple[Place, Outcome]]:
+        """Encode samples in order; a sample that cannot be used comes out as its BadRow."""
+        rendered = [self._try_render(sample, loss_on) for _, sample in samples]
+        texts = [r.text for r in rendered if isinstance(r, Rendered)]
+        encodings = iter(self._tokenize(texts))
+        for (place, _), item in zip(samples, rendered, strict=True):
+            if isinstance(item, BadRow):
+                yield place, item
+            else:
+                ids, trained = self._masked(item, next(encodings))
+                yield place, self._finish(place, ids, trained, plain=item.plain)
+
+    def render(self, sample: Sample, loss_on: str) -> Rendered:
+        """The text that is tokenized; raises BadRow for a sample that cannot be trained."""
+        if isinstance(sample, Conversation):
+            return Rendered(*self._masker.render(sample, loss_on), plain=False)
+        return _plain(sample, loss_on)
+
+    def cut(self, row: Encoded, length: int, *, keep_end: bool) -> Encoded:
+        """The first (or last) `length` tokens of a row; a leading BOS stays."""
+        ids, labels = row.input_ids, row.labels
+        if not keep_end:
+            return Encoded(row.place, ids[:length], labels[:length])
+        if self._bos is not None and ids[0] == self._bos:
+            ids, labels = [ids[0], *ids[1 - length :]], [-100, *labels[1 - length :]]
+        else:
+            ids, labels = ids[-length:], [-100, *labels[1 - length :]]
+        return Encoded(row.place, ids, labels)
+
+    def _try_render(self, sample: Sample, loss_on: str) -> Rendered | BadRow:
+        try:
+            return self.render(sample, loss_on)
+        except BadRow as problem:
+            return problem
+
+    def _tokenize(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Tokens and their character ranges; no special token is added, templates write them."""
+        if not texts:
+            return []
+        batch = self._tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            verbose=False,
+        )
+        return list(zip(batch["input_ids"], batch["offset_mapping"], strict=True))
+
+    def _masked(
+        self, item: Rendered, encoding: tuple[list[int], list[tuple[int, int]]]
+    ) -> tuple[list[int], list[bool]]:
+        ids, offsets = encoding
+        ranges = _gapless(offsets)
+        boundaries = {b for span in item.spans for b in span}
+        joined = any(start < b < end for b in boundaries for start, end in ranges)
+        if joined and (split := self._in_pieces(item, ids)):
+            return split
+        trained = [any(s < end and start < e for s, e in item.spans) for start, end in ranges]
+        return ids, trained
+
+    def _in_pieces(self, item: Rendered, whole: list[int]) -> tuple[list[int], list[bool]] | None:
+        """Tokenize prompt and answer apart, as inference does, where a token joins both.
+
+        None for tokenizers whose pieces do not add up to the same text.
+        """
+        edges = sorted({0, len(item.text), *(b for span in item.spans for b in span)})
+        pieces = list(pairwise(edges))
+        encodings = self._tokenize([item.text[start:end] for start, end in pieces])
+        ids: list[int] = []
+        trained: list[bool] = []
+        for piece, (tokens, _) in zip(pieces, encodings, strict=True):
+            ids += tokens
+            trained += [piece in item.spans] * len(tokens)
+        decode = self._tokenizer.decode
+        return (ids, trained) if decode(ids) == decode(whole) else None
+
+    def _finish(self, place: Place, ids: list[int], trained: list[bool], *, plain: bool) -> Outcome:
+        if plain:
+            ids, trained = self._framed(ids, trained)
+        elif self._bos is not None and ids[:2] == [self._bos, self._bos]:
+            raise InvalidSpec(
+                f"{FIELD} begins a conversation with two BOS tokens ('{self._tokenizer.bos_token}')"
+                ": take one out",
+                FIELD,
+            )
+        labels = [i if t else -100 for i, t in zip(ids, trained, strict=True)]
+        labels[:1] = [-100]  # nothing predicts a sample's first token
+        return Encoded(place, ids, labels)
+
+    def _framed(self, ids: list[int], trained: list[bool]) -> tuple[list[int], list[bool]]:
+        """Plain text gets its BOS, where the tokenizer has that habit, and a trained EOS, once."""
+        if self._eos is None:
+            raise InvalidSpec(
+                "the model's tokenizer has no end-of-sequence token, so a trained model would "
+                "never stop: use conversations with a chat template",
+                "model.name_or_path",
+            )
+        if self._adds_bos and ids[:1] != [self._bos]:
+            ids, trained = [self._bos, *ids], [False, *trained]
+        if ids[-1:] != [self._eos]:
+            ids, trained = [*ids, self._eos], [*trained, True]
+        return ids, [*trained[:-1], True]
+
+
+def default_loss(format_: str, wanted: str | None, field: str) -> str:
+    """Which tokens of a source carry loss; raises InvalidSpec for turns wanted of plain text."""
+    if format_ == "text" and wanted not in (None, "all"):
+        raise InvalidSpec(
+            f"task.loss_on is '{wanted}', but {field} holds plain text, which has no turns: leave "
+            "task.loss_on out, or say 'all'",
+            "task.loss_on",
+        )
+    return wanted or _DEFAULT_LOSS[format_]
+
+
+def _plain(sample: PlainText, loss_on: str) -> Rendered:
+    text = sample.prompt + sample.completion
+    start = 0 if loss_on == "all" else len(sample.prompt)
+    if not sample.completion.strip():
+        raise BadRow("the text to learn is empty")
+    return Rendered(text, [(start, len(text))], plain=True)
+
+
+def _gapless(offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges in which a token also owns the blanks before it that some tokenizers leave out."""
+    ends = accumulate((end for _, end in offsets), max, initial=0)
+    return [
+        (min(start, previous), end) for (start, end), previous in zip(offsets, ends, strict=False)
+    ]

@@ -1,0 +1,78 @@
+"""The key of prepared data: a hash over everything that changes the result."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer_core.data import hub, s3
+from trainer_core.data.sink import split_seed
+from trainer_core.data.sources import Source, files_of, sources_of
+from trainer_core.data.tokenizer import folder_hash
+from trainer_core.publish.manifest import canonical_hash, sha256_file
+from trainer_core.spec import Launch, SplitRatio
+
+# Raised with every change that makes other tokens or labels of the same rows.
+VERSION = 1
+
+
+def content_key(
+    launch: Launch, tokenizer_dir: Path | None = None, secrets: Mapping[str, str] | None = None
+) -> str:
+    """sha256 over what decides the prepared rows: sources, task, policies, tokenizer, seed.
+
+    `tokenizer_dir` is the model's local folder; without one the model's commit on the hub stands
+    for it. Loads no tokenizer. Raises what reaching the sources raises.
+    """
+    spec = launch.spec
+    secrets = secrets or {}
+    sources = sources_of(launch, secrets, Path())
+    validation = spec.data.validation
+    split = validation.split_ratio if isinstance(validation, SplitRatio) else None
+    parts = {
+        "version": VERSION,
+        "task": spec.task.model_dump(mode="json"),
+        "policies": spec.data.model_dump(mode="json", exclude={"train", "validation"}),
+        "sources": {
+            source.key: _source(source, launch, secrets)
+            for part in sources.values()
+            for source in part
+        },
+        "split": split,
+        "seed": split_seed(spec) if split else None,
+        "max_samples": spec.evaluation.max_samples,
+        "tokenizer": _tokenizer(launch, tokenizer_dir, secrets),
+    }
+    return canonical_hash(parts)
+
+
+def _source(source: Source, launch: Launch, secrets: Mapping[str, str]) -> dict[str, Any]:
+    described = source.spec.model_dump(mode="json", include={"format", "columns", "num_samples"})
+    return described | {"content": _content(source, launch, secrets)}
+
+
+def _content(source: Source, launch: Launch, secrets: Mapping[str, str]) -> list[Any]:
+    spec, field = source.spec, source.field
+    fetched = source.key in launch.paths.data
+    if spec.source == "s3" and not fetched:
+        return s3.etags(spec.path, field)
+    root = source.local()
+    if root is None:
+        token = hub.token_of(spec.token, f"{field}.token", secrets)
+        sha = hub.commit("dataset", spec.path, spec.revision, token)
+        return [spec.path, sha, spec.subset, spec.split]
+    # Names count: they decide how a file is read, and in which order.
+    base = root if root.is_dir() else root.parent
+    return [
+        [path.relative_to(base).as_posix(), sha256_file(path)] for path in files_of(root, field)
+    ]
+
+
+def _tokenizer(launch: Launch, folder: Path | None, secrets: Mapping[str, str]) -> str:
+    model = launch.spec.model
+    if folder is not None:
+        return folder_hash(folder / (model.subfolder or ""))
+    revision = model.revision
+    if model.source == "hub":
+        token = hub.token_of(model.token, "model.token", secrets)
+        revision = hub.commit("model", model.name_or_path, revision, token)
+    return canonical_hash([model.source, model.name_or_path, model.subfolder, revision])

@@ -1,0 +1,145 @@
+"""From a source's rows to token rows, with every row accounted for."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from trainer_core.data.encode import Encoder, default_loss
+from trainer_core.data.formats import check_columns, detect, rename, to_sample
+from trainer_core.data.ledger import Ledger
+from trainer_core.data.rows import BadRow, Encoded, Place, Row, Sample
+from trainer_core.data.sources import Source
+from trainer_core.errors import InvalidData
+from trainer_core.spec import Data, SftTask
+
+DEFAULT_MAX_LENGTH = 1024
+_BATCH = 256
+_HEAD = 20
+_HEAD_LIMIT = 1000
+_TELL_SECONDS = 2.0
+
+
+@dataclass
+class Counts:
+    """What went in, for progress and the report."""
+
+    rows: int = 0
+    formats: dict[str, str] = field(default_factory=dict)
+
+
+class Pipeline:
+    """Encodes sources under one task's and one spec's policies."""
+
+    def __init__(
+        self,
+        task: SftTask,
+        data: Data,
+        encoder: Encoder,
+        ledger: Ledger,
+        tell: Callable[[int], None],
+    ) -> None:
+        self._task = task
+        self._data = data
+        self._encoder = encoder
+        self._ledger = ledger
+        self._tell = tell
+        self._told = time.monotonic()
+        self._max_length = task.max_length or DEFAULT_MAX_LENGTH
+        self.counts = Counts()
+
+    def encode(self, source: Source) -> Iterator[Encoded]:
+        """Token rows of one source, in order; raises InvalidData for what policies refuse."""
+        check_columns(source.spec, source.field)
+        rows = source.rows()
+        head = _head(rows)
+        if not head:
+            raise InvalidData(f"{source.field}: '{source.spec.path}' has no rows", source.field)
+        readable = [row for row in head if row.problem is None]
+        if not readable:
+            self._refuse(head, source)
+        format_ = detect(readable[:_HEAD], source.spec, source.field)
+        self.counts.formats[source.key] = format_
+        loss_on = default_loss(format_, self._task.loss_on, source.field)
+        for batch in _batches(chain(head, rows)):
+            samples = list(self._samples(batch, format_, source))
+            for place, outcome in self._encoder.encode(samples, loss_on):
+                if row := self._accept(place, outcome):
+                    yield row
+            self._report_progress()
+
+    def _refuse(self, head: list[Row], source: Source) -> None:
+        for row in head:
+            self._ledger.bad(row.place, row.problem or "")
+        self._ledger.check(0)
+        raise InvalidData(
+            f"{source.field}: none of the first {len(head)} rows can be read: {head[0].place}: "
+            f"{head[0].problem}",
+            source.field,
+        )
+
+    def _samples(
+        self, rows: Iterable[Row], format_: str, source: Source
+    ) -> Iterator[tuple[Place, Sample]]:
+        for row in rows:
+            self.counts.rows += 1
+            if row.problem is not None:
+                self._ledger.bad(row.place, row.problem)
+                continue
+            try:
+                values = rename(row.values, source.spec.columns)
+                yield row.place, to_sample(values, format_, self._task.default_system)
+            except BadRow as problem:
+                self._ledger.bad(row.place, problem.message)
+
+    def _accept(self, place: Place, outcome: Encoded | BadRow) -> Encoded | None:
+        if isinstance(outcome, BadRow):
+            self._ledger.bad(place, outcome.message)
+            return None
+        row = self._fit(outcome)
+        if row is not None and not row.trained:
+            self._ledger.bad(
+                place,
+                f"no token would be trained (task.max_length {self._max_length}, "
+                f"{len(outcome.input_ids)} tokens): raise task.max_length or change the row",
+            )
+            return None
+        return row
+
+    def _fit(self, row: Encoded) -> Encoded | None:
+        """The row, cut where the policy says so; None where it is not used."""
+        tokens = len(row.input_ids)
+        if tokens <= self._max_length:
+            return row
+        policy = self._data.over_length
+        if policy == "error":
+            self._ledger.over_length(row.place, tokens)
+            return None
+        if policy == "drop":
+            self._ledger.drop_long(row.place, tokens)
+            return None
+        self._ledger.cut_long(row.place, tokens, policy)
+        return self._encoder.cut(row, self._max_length, keep_end=policy == "truncate_left")
+
+    def _report_progress(self) -> None:
+        if time.monotonic() - self._told >= _TELL_SECONDS:
+            self._told = time.monotonic()
+            self._tell(self.counts.rows)
+
+
+def _head(rows: Iterator[Row]) -> list[Row]:
+    """Rows until enough of them are readable to see their format."""
+    head: list[Row] = []
+    readable = 0
+    for row in islice(rows, _HEAD_LIMIT):
+        head.append(row)
+        readable += row.problem is None
+        if readable == _HEAD:
+            break
+    return head
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    iterator = iter(rows)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch

@@ -1,0 +1,108 @@
+"""Objects of an S3 store, for runs without the service; credentials are the usual AWS_* ones."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainer_core.data.readers import is_data_file
+from trainer_core.errors import DataUnavailable, InvalidData, InvalidSpec
+
+
+def split_uri(uri: str, field: str) -> tuple[str, str]:
+    """Bucket and key of `s3://bucket/key`; raises InvalidSpec for anything else."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if not uri.startswith("s3://") or not bucket or not key:
+        raise InvalidSpec(
+            f"{field} is '{uri}', which is not of the form s3://bucket/key: give such an address",
+            field,
+        )
+    return bucket, key
+
+
+def fetch(uri: str, field: str, cache: Path) -> Path:
+    """Download an object, or all data files below a prefix, to `cache`; returns file or folder.
+
+    Raises InvalidData where there is nothing, DataUnavailable where the store cannot be reached.
+    """
+    bucket, key = split_uri(uri, f"{field}.path")
+    with _explained(uri, f"{field}.path"):
+        client = _client()
+        keys = _keys(client, bucket, key)
+        if key in keys:
+            return _download(client, bucket, key, cache / Path(key).name)
+        prefix = key.rstrip("/") + "/"
+        below = [k for k in keys if k.startswith(prefix) and is_data_file(Path(k))]
+        for number, name in enumerate(below):
+            # Keys may hold anything, also `..`: only their last part becomes a file's name.
+            _download(client, bucket, name, cache / "files" / f"{number:05d}" / Path(name).name)
+    if not below:
+        raise InvalidData(f"{field}: there is no data file at '{uri}'", f"{field}.path")
+    return cache / "files"
+
+
+def etags(uri: str, field: str) -> list[list[str]]:
+    """Key and ETag of each object at or below an address: what changes with their content."""
+    bucket, key = split_uri(uri, f"{field}.path")
+    with _explained(uri, f"{field}.path"):
+        return [[item["Key"], item["ETag"]] for item in _objects(_client(), bucket, key)]
+
+
+def fetch_named(uri: str, field: str, cache: Path, names: tuple[str, ...]) -> Path | None:
+    """Download the files directly below a prefix that have one of `names`; None without any."""
+    bucket, key = split_uri(uri, field)
+    prefix = key.rstrip("/") + "/"
+    with _explained(uri, field):
+        client = _client()
+        found = {k.removeprefix(prefix) for k in _keys(client, bucket, prefix)} & set(names)
+        for name in found:
+            _download(client, bucket, prefix + name, cache / name)
+    return cache if found else None
+
+
+@contextmanager
+def _explained(uri: str, field: str) -> Iterator[None]:
+    import botocore.exceptions  # noqa: PLC0415
+
+    try:
+        yield
+    except botocore.exceptions.ClientError as error:
+        code = error.response["Error"]["Code"]
+        if code in ("NoSuchBucket", "NoSuchKey", "404"):
+            raise InvalidData(f"{field} is '{uri}', but there is no such object", field) from error
+        raise InvalidData(
+            f"{field} is '{uri}', which the store refuses to give ({code}): check the AWS_* "
+            "credentials",
+            field,
+        ) from error
+    except botocore.exceptions.BotoCoreError as error:
+        raise DataUnavailable(
+            f"{field} is '{uri}', which cannot be reached ({error}): check AWS_ENDPOINT_URL_S3 "
+            "and the AWS_* credentials",
+            field,
+        ) from error
+
+
+def _client() -> Any:
+    import boto3  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+
+    config = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 3})
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    return boto3.client("s3", region_name=region, config=config)
+
+
+def _objects(client: Any, bucket: str, prefix: str) -> list[dict[str, Any]]:
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    return [item for page in pages for item in page.get("Contents", ())]
+
+
+def _keys(client: Any, bucket: str, prefix: str) -> list[str]:
+    return [item["Key"] for item in _objects(client, bucket, prefix)]
+
+
+def _download(client: Any, bucket: str, key: str, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    client.download_file(bucket, key, str(path))
+    return path

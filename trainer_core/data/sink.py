@@ -1,0 +1,116 @@
+"""Laying out token rows: splitting off validation, packing, writing the final files."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer_core.data.arrow import ArrowRows, ArrowWriter
+from trainer_core.data.packing import first_fit, packed_row
+from trainer_core.errors import InvalidData
+from trainer_core.spec import SplitRatio, TrainSpec
+
+PLAIN = ("input_ids", "labels")
+PACKED = (*PLAIN, "position_ids")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One written file: its rows, its samples and their lengths in tokens."""
+
+    rows: int
+    samples: int
+    lengths: list[int]
+    tokens: int
+    trained: int
+    hash: str
+
+
+def hold_out(count: int, ratio: float, seed: int) -> tuple[list[int], list[int]]:
+    """Numbers of the training and the validation samples, both in order, at least one each.
+
+    The same count, ratio and seed always give the same split. Raises InvalidData below two rows.
+    """
+    if count < 2:
+        raise InvalidData(
+            f"data.validation.split_ratio needs at least 2 usable rows to split, and there is "
+            f"{count}: add rows, or leave data.validation out",
+            "data.validation.split_ratio",
+        )
+    held = max(1, min(count - 1, round(count * ratio)))
+    validation = sorted(random.Random(seed).sample(range(count), held))  # noqa: S311 - no secret
+    taken = set(validation)
+    return [i for i in range(count) if i not in taken], validation
+
+
+def lay_out_all(
+    spec: TrainSpec, staged: Mapping[str, Path], folder: Path, max_length: int
+) -> tuple[Part, Part | None]:
+    """Write `train.arrow` and, where the spec asks for it, `validation.arrow` in `folder`.
+
+    Raises InvalidData where a part has no row left.
+    """
+    numbers: dict[str, Sequence[int] | None] = dict.fromkeys(staged)
+    sources = dict(staged)
+    if isinstance(spec.data.validation, SplitRatio):
+        count = _count(staged["train"])
+        ratio = spec.data.validation.split_ratio
+        numbers["train"], numbers["validation"] = hold_out(count, ratio, split_seed(spec))
+        sources["validation"] = staged["train"]
+    if "validation" in sources and spec.evaluation.max_samples is not None:
+        chosen = numbers["validation"]
+        every = range(_count(sources["validation"])) if chosen is None else chosen
+        numbers["validation"] = every[: spec.evaluation.max_samples]
+    pack_to = max_length if spec.task.packing else None
+    parts = {
+        name: lay_out(path, numbers[name], folder / f"{name}.arrow", pack_to)
+        for name, path in sources.items()
+    }
+    for name, part in parts.items():
+        if not part.rows:
+            raise InvalidData(
+                f"no row of data.{name} is left: all of them were dropped; look at "
+                "task.max_length, data.over_length and data.on_bad_row",
+                f"data.{name}",
+            )
+    return parts["train"], parts.get("validation")
+
+
+def split_seed(spec: TrainSpec) -> int:
+    """The seed that decides which rows are held out."""
+    training = spec.training
+    return training.seed if training.data_seed is None else training.data_seed
+
+
+def _count(staged: Path) -> int:
+    rows = ArrowRows(staged)
+    try:
+        return len(rows)
+    finally:
+        rows.close()
+
+
+def lay_out(staged: Path, numbers: Sequence[int] | None, out: Path, pack_to: int | None) -> Part:
+    """Write the samples `numbers` (None: all) of a staged file to `out`, packed if wished."""
+    rows = ArrowRows(staged)
+    chosen = range(len(rows)) if numbers is None else numbers
+    all_lengths = rows.lengths()
+    lengths = [all_lengths[i] for i in chosen]
+    with ArrowWriter(out, PLAIN if pack_to is None else PACKED) as writer:
+        if pack_to is None:
+            for number in chosen:
+                writer.write(rows[number])
+        else:
+            for bin_ in first_fit(lengths, pack_to):
+                writer.write(packed_row(rows, (chosen[i] for i in bin_)))
+    rows.close()
+    return Part(writer.rows, len(lengths), lengths, writer.tokens, writer.trained, writer.hash)
+
+
+def histogram(lengths: Iterable[int]) -> dict[str, int]:
+    """Samples by length: upper bound (a power of two) → how many."""
+    counts: dict[int, int] = {}
+    for length in lengths:
+        bound = 1 << max(length - 1, 0).bit_length()
+        counts[bound] = counts.get(bound, 0) + 1
+    return {str(bound): counts[bound] for bound in sorted(counts)}

@@ -1,0 +1,139 @@
+"""Sources: from a DataSource to its rows, whatever it is and wherever it lives."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+from trainer_core.data import hub, s3
+from trainer_core.data.readers import File, is_data_file, read_file
+from trainer_core.data.rows import Row
+from trainer_core.errors import InvalidData, InvalidSpec
+from trainer_core.spec import DataSource, Launch
+
+
+class Source:
+    """One source of a launch: `key` is `train/0` as in `paths.data`, `field` its place in the spec.
+
+    `fetch` brings what is elsewhere to `cache`; afterwards `rows` may be read several times.
+    """
+
+    def __init__(
+        self, launch: Launch, key: str, spec: DataSource, secrets: Mapping[str, str], cache: Path
+    ) -> None:
+        block, _, number = key.partition("/")
+        self.key = key
+        self.spec = spec
+        self.field = f"data.{block}[{number}]"
+        self._launch = launch
+        self._secrets = secrets
+        self._cache = cache / key
+        self._local: Path | None = None
+
+    def rows(self) -> Iterator[Row]:
+        """The first `num_samples` rows in order; raises InvalidData or DataUnavailable."""
+        return islice(self._all_rows(), self.spec.num_samples)
+
+    def _all_rows(self) -> Iterator[Row]:
+        root = self.local()
+        if root is None:
+            yield from hub.read_dataset(self.spec, self.field, self._secrets)
+            return
+        for path in files_of(root, self.field):
+            name = path.relative_to(root).as_posix() if path != root else path.name
+            yield from read_file(File(self.field, path, name))
+
+    def local(self) -> Path | None:
+        """The local file or folder of the source; None for a data set that the hub serves.
+
+        Raises InvalidSpec for a path that is not allowed or needs the service.
+        """
+        if self._local is None:
+            self._local = self._find()
+        return self._local
+
+    def _find(self) -> Path | None:
+        fetched = self._launch.paths.data.get(self.key)
+        if fetched is not None:
+            return Path(fetched)
+        if self.spec.source == "hub":
+            return None
+        if self.spec.source == "folder":
+            return allowed_path(self.spec.path, self._launch.paths.data_folders, self.field)
+        if self.spec.source == "s3":
+            return s3.fetch(self.spec.path, self.field, self._cache)
+        raise InvalidSpec(
+            f"{self.field}.source is '{self.spec.source}', which only the service can fetch: "
+            "submit a job, or use 'folder', 's3' or 'hub' here",
+            f"{self.field}.source",
+        )
+
+
+def source_fields(launch: Launch) -> Iterator[tuple[str, DataSource]]:
+    """Every source of the spec with its key in `paths.data`, training first."""
+    data = launch.spec.data
+    yield from ((f"train/{i}", source) for i, source in enumerate(data.train))
+    if isinstance(data.validation, list):
+        yield from ((f"validation/{i}", source) for i, source in enumerate(data.validation))
+
+
+def sources_of(launch: Launch, secrets: Mapping[str, str], cache: Path) -> dict[str, list[Source]]:
+    """The sources of `train` and, where the spec lists some, of `validation`."""
+    parts: dict[str, list[Source]] = {}
+    for key, spec in source_fields(launch):
+        source = Source(launch, key, spec, secrets, cache)
+        parts.setdefault(key.partition("/")[0], []).append(source)
+    return parts
+
+
+def allowed_path(path: str, folders: list[str] | None, field: str) -> Path:
+    """Resolve a `folder` source; raises InvalidSpec unless it lies below an allowed folder.
+
+    With `folders` None any path may be read: it is a user's own shell. Else a path that climbs
+    out, by `..` or by a link, gets the same answer whether it exists or not.
+    """
+    if folders is None:
+        return _existing(Path(path).expanduser(), path, field)
+    outside = InvalidSpec(
+        f"{field}.path is '{path}', which is not below a folder that may be read "
+        f"({', '.join(folders) or 'none is allowed'}): put the data there, or upload it",
+        f"{field}.path",
+    )
+    if ".." in Path(path).parts or "\0" in path:
+        raise outside
+    roots = [Path(folder).resolve() for folder in folders]
+    inside = [c for root in roots if (c := (root / path).resolve()).is_relative_to(root)]
+    if not inside:
+        raise outside
+    found = next((candidate for candidate in inside if candidate.exists()), inside[0])
+    return _existing(found, path, field)
+
+
+def _existing(found: Path, path: str, field: str) -> Path:
+    if not found.exists():
+        raise InvalidData(
+            f"{field}.path is '{path}', but there is no such file or folder", f"{field}.path"
+        )
+    return found
+
+
+def files_of(root: Path, field: str) -> list[Path]:
+    """The data files of a file or folder, sorted; raises InvalidData where there are none.
+
+    Links of a folder that lead out of it are refused.
+    """
+    if not root.is_dir():
+        return [root]
+    found = sorted(path for path in root.rglob("*") if path.is_file() and is_data_file(path))
+    for path in found:
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise InvalidSpec(
+                f"{field}.path holds '{path.relative_to(root)}', a link that leads out of the "
+                "folder: copy the file instead",
+                f"{field}.path",
+            )
+    if not found:
+        raise InvalidData(
+            f"{field}: the folder '{root.name}' holds no .jsonl, .json, .csv or .parquet file",
+            f"{field}.path",
+        )
+    return found

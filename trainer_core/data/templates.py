@@ -1,0 +1,117 @@
+"""Chat templates: which one a run uses, and rendering conversations through it."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from trainer_core.data.rows import BadRow, Message
+from trainer_core.errors import InvalidSpec
+
+FIELD = "task.chat_template"
+# Turns end with the tokenizer's own EOS: a tokenizer without a template has no token of ChatML's,
+# and every engine stops at EOS without being told.
+_CHATML = (
+    "{%- for message in messages -%}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + eos_token + '\\n' }}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+Spans = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Template:
+    """A Jinja chat template with the special tokens that it may write."""
+
+    text: str
+    variables: dict[str, Any]
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the template's text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def marks_generation(self) -> bool:
+        """Whether the template marks what the assistant says with `{% generation %}`."""
+        return _MARKER.search(self.text) is not None
+
+    def render(self, messages: list[Message], *, prompt: bool = False) -> str:
+        """Render messages, with the assistant's header at the end if `prompt`.
+
+        Raises BadRow where the template refuses them, in the template's words.
+        """
+        rendered, _ = self._run(messages, add_generation_prompt=prompt)
+        return rendered[0]
+
+    def render_marked(self, messages: list[Message]) -> tuple[str, Spans]:
+        """Render messages; also the character ranges inside of `{% generation %}`."""
+        rendered, spans = self._run(messages, return_assistant_tokens_mask=True)
+        return rendered[0], spans[0]
+
+    def _run(self, messages: list[Message], **options: Any) -> tuple[list[str], list[Spans]]:
+        import jinja2  # noqa: PLC0415
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        try:
+            texts, spans = render_jinja_template(
+                [messages], chat_template=self.text, **options, **self.variables
+            )
+        except jinja2.TemplateSyntaxError as error:
+            raise InvalidSpec(
+                f"{FIELD} is not valid Jinja: line {error.lineno}: {error.message}", FIELD
+            ) from error
+        except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
+            roles = ", ".join(message["role"] for message in messages[:8])
+            raise BadRow(
+                f"the chat template refuses this conversation (roles: {roles}): {error}"
+            ) from error
+        return texts, spans
+
+
+def choose_template(wanted: str, tokenizer: Any) -> Template:
+    """The template for `task.chat_template`: the tokenizer's own, a given one, or our ChatML.
+
+    Raises InvalidSpec where there is none, or the given text is no template.
+    """
+    return Template(_text(wanted, tokenizer), dict(tokenizer.special_tokens_map))
+
+
+def _text(wanted: str, tokenizer: Any) -> str:
+    if wanted in ("auto", "tokenizer"):
+        if tokenizer.chat_template:
+            return str(tokenizer.get_chat_template())
+        if wanted == "tokenizer":
+            raise InvalidSpec(
+                f"{FIELD} is 'tokenizer', but the model's tokenizer has no chat template: use "
+                "'auto' for ChatML, or give a Jinja template",
+                FIELD,
+            )
+        return chatml(tokenizer)
+    if "{{" not in wanted and "{%" not in wanted:
+        raise InvalidSpec(
+            f"{FIELD} is '{wanted[:60]}', which is neither 'auto', 'tokenizer' nor a Jinja "
+            "template: give one of these",
+            FIELD,
+        )
+    return wanted
+
+
+def chatml(tokenizer: Any) -> str:
+    """ChatML for a tokenizer without a template: turns end with EOS, BOS once where it is usual."""
+    if tokenizer.eos_token is None:
+        raise InvalidSpec(
+            "the model's tokenizer has neither a chat template nor an end-of-sequence token: "
+            f"give a Jinja template in {FIELD}",
+            FIELD,
+        )
+    return ("{{- bos_token -}}" if adds_bos(tokenizer) else "") + _CHATML
+
+
+def adds_bos(tokenizer: Any) -> bool:
+    """Whether the tokenizer begins plain text with BOS by itself."""
+    ids = tokenizer("a")["input_ids"]
+    return tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id

@@ -1,0 +1,231 @@
+"""Preparing data: sources in; token rows with a loss mask, a report and a ledger out.
+
+The result is a folder that is whole when it has a manifest. It is written beside its place and
+renamed, so nothing half-written stays; one process at a time prepares one folder.
+"""
+
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from trainer_core.data.arrow import ArrowWriter
+from trainer_core.data.encode import Encoder
+from trainer_core.data.key import content_key
+from trainer_core.data.ledger import Ledger
+from trainer_core.data.lint import Lint
+from trainer_core.data.pipeline import DEFAULT_MAX_LENGTH, Pipeline
+from trainer_core.data.report import LEDGER, REPORT, PreparedReport, read_report
+from trainer_core.data.sink import PLAIN, Part, histogram, lay_out_all
+from trainer_core.data.sources import Source, sources_of
+from trainer_core.data.templates import Template, choose_template
+from trainer_core.data.tokenizer import load_tokenizer, tokenizer_hash
+from trainer_core.errors import DataUnavailable
+from trainer_core.launch import read_launch, read_secrets
+from trainer_core.publish.manifest import canonical_hash, sync_folder, write_manifest
+from trainer_core.spec import Launch
+
+Emit = Callable[..., Any]
+_WAIT_SECONDS = 3600.0
+
+__all__ = ["PreparedReport", "content_key", "prepare", "prepare_command", "read_report"]
+
+
+def prepare(
+    launch: Launch,
+    out: Path,
+    tokenizer: Any = None,
+    emit: Emit | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> PreparedReport:
+    """Prepare the data of a launch in the folder `out`; returns its report.
+
+    A whole folder that is already there is used as it is: name it after `content_key`. Without
+    `tokenizer` the model's is loaded. `emit` gets RunEvents (`progress`, `log`, `warning`) as
+    `emit(type, **data)`. Raises InvalidSpec, InvalidData, DataUnavailable or ModelUnavailable,
+    and leaves nothing behind then.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        report = read_report(out)
+        if report is not None:
+            return report
+        for stale in [out, *out.parent.glob(f"{out.name}.tmp-*")]:
+            shutil.rmtree(stale, ignore_errors=True)
+        folder = out.with_name(f"{out.name}.tmp-{os.getpid()}")
+        folder.mkdir()
+        try:
+            work = _Preparation(launch, folder, emit or _silent, secrets or {})
+            report = work.run(tokenizer)
+            folder.rename(out)
+            sync_folder(out.parent)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return report
+
+
+def prepare_command(launch_path: Path, out: Path, emit: Emit | None = None) -> int:
+    """`python -m trainer_core prepare LAUNCH --out DIR`: 0, or raises a TrainerError.
+
+    Reads secrets from the descriptor that the environment names. Tokenizers work without torch,
+    whose import would cost most of the time, so it is hidden from this process.
+    """
+    if "torch" not in sys.modules:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    prepare(read_launch(launch_path), out, emit=emit, secrets=read_secrets())
+    return 0
+
+
+class _Preparation:
+    """One preparation in its temporary folder."""
+
+    def __init__(
+        self, launch: Launch, folder: Path, emit: Emit, secrets: Mapping[str, str]
+    ) -> None:
+        self._launch = launch
+        self._spec = launch.spec
+        self._folder = folder
+        self._staging = folder / "staging"
+        self._emit = emit
+        self._secrets = secrets
+        self._max_length = self._spec.task.max_length or DEFAULT_MAX_LENGTH
+        self._lint = Lint()
+        self._example: dict[str, Any] = {}
+
+    def run(self, tokenizer: Any) -> PreparedReport:
+        self._staging.mkdir()
+        if tokenizer is None:
+            tokenizer = load_tokenizer(self._launch, self._secrets, self._staging)
+        template = choose_template(self._spec.task.chat_template, tokenizer)
+        ledger = Ledger(self._folder / LEDGER, self._spec.data, self._max_length)
+        try:
+            encoder = Encoder(tokenizer, template)
+            pipeline = Pipeline(self._spec.task, self._spec.data, encoder, ledger, self._tell)
+            staged = self._encode(pipeline, tokenizer)
+            ledger.check(pipeline.counts.rows)
+        finally:
+            ledger.close()
+        parts = lay_out_all(self._spec, staged, self._folder, self._max_length)
+        report = self._report(pipeline, ledger, parts, (template, tokenizer))
+        self._finish(report)
+        return report
+
+    def _encode(self, pipeline: Pipeline, tokenizer: Any) -> dict[str, Path]:
+        """Token rows of all sources in staged files, `train` and `validation`."""
+        staged = {}
+        for part, sources in sources_of(self._launch, self._secrets, self._staging).items():
+            staged[part] = self._staging / f"{part}.arrow"
+            with ArrowWriter(staged[part], PLAIN) as writer:
+                for source in sources:
+                    self._encode_source(pipeline, source, writer, tokenizer)
+        return staged
+
+    def _encode_source(
+        self, pipeline: Pipeline, source: Source, writer: ArrowWriter, tokenizer: Any
+    ) -> None:
+        before = writer.rows
+        for row in pipeline.encode(source):
+            writer.write({"input_ids": row.input_ids, "labels": row.labels})
+            if source.key.startswith("train/"):
+                self._lint.see(row)
+                self._example = self._example or _example(row.input_ids, row.labels, tokenizer)
+        self._emit(
+            "log",
+            level="info",
+            message=f"{source.field}: {writer.rows - before} rows of format "
+            f"{pipeline.counts.formats[source.key]}",
+        )
+
+    def _report(
+        self,
+        pipeline: Pipeline,
+        ledger: Ledger,
+        parts: tuple[Part, Part | None],
+        used: tuple[Template, Any],
+    ) -> PreparedReport:
+        train, validation = parts
+        template, tokenizer = used
+        hashes = [train.hash, validation.hash if validation else None]
+        return PreparedReport(
+            rows_in=pipeline.counts.rows,
+            rows_kept=train.samples + (validation.samples if validation else 0),
+            rows_dropped=ledger.dropped,
+            rows_cut=ledger.cut,
+            train_rows=train.rows,
+            train_samples=train.samples,
+            validation_rows=validation.rows if validation else 0,
+            validation_samples=validation.samples if validation else 0,
+            trained_tokens=train.trained,
+            total_tokens=train.tokens,
+            longest=max(train.lengths),
+            histogram=histogram(train.lengths),
+            formats=pipeline.counts.formats,
+            max_length=self._max_length,
+            packed=self._spec.task.packing,
+            template_hash=template.hash,
+            tokenizer_hash=tokenizer_hash(tokenizer),
+            data_hash=canonical_hash(hashes),
+            example=self._example,
+            warnings=list(self._warnings(ledger, tokenizer)),
+        )
+
+    def _warnings(self, ledger: Ledger, tokenizer: Any) -> Iterator[dict[str, str]]:
+        found = list(self._lint.warnings())
+        if ledger.dropped or ledger.cut:
+            text = f"{ledger.dropped} rows were dropped and {ledger.cut} cut: see {LEDGER}"
+            found.append(("rows_changed", text))
+        if self._max_length > tokenizer.model_max_length:
+            text = (
+                f"task.max_length is {self._max_length}, but the model is made for "
+                f"{tokenizer.model_max_length} tokens"
+            )
+            found.append(("max_length_above_model", text))
+        for code, message in found:
+            self._emit("warning", code=code, message=message)
+            yield {"code": code, "message": message}
+
+    def _finish(self, report: PreparedReport) -> None:
+        shutil.rmtree(self._staging)
+        text = report.model_dump_json(indent=1)
+        (self._folder / REPORT).write_text(text, encoding="utf-8")
+        spec_hash = canonical_hash(self._spec.model_dump(mode="json"))
+        write_manifest(self._folder, "prepared", 0, (spec_hash, report.data_hash))
+
+    def _tell(self, rows: int) -> None:
+        self._emit("progress", step=rows)
+
+
+def _example(ids: list[int], labels: list[int], tokenizer: Any) -> dict[str, Any]:
+    """A row as text and its trained parts, so that people can look at what is learned."""
+    runs = groupby(zip(ids, labels, strict=True), key=lambda pair: pair[1] != -100)
+    trained = [tokenizer.decode([i for i, _ in run]) for learned, run in runs if learned]
+    return {"text": tokenizer.decode(ids), "trained": trained}
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold the folder's lock; another process that prepares the same is waited for."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    with out.with_name(f".{out.name}.lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise DataUnavailable(
+                        f"another process has been preparing {out.name} for an hour: stop it"
+                    ) from None
+                time.sleep(0.2)
+        yield
+
+
+def _silent(kind: str, /, **data: Any) -> None:
+    """No one listens."""
