@@ -1,0 +1,178 @@
+"""Takeovers: lost hints, expired leases, cancels that met nobody, devices left behind."""
+
+import pytest
+
+from app.attempts.service import Ending, claim, finish
+from app.db import transaction
+from app.jobs.lifecycle import FailureReason
+from app.preparations.service import claim_preparation
+from app.settings import Settings
+from tests.worker.world import add_host, add_job, one, rows, run_sql
+from worker import takeover
+from worker.loops import Health
+from worker.placement import place
+
+LEASE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _short(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "lease", 0.001)
+
+
+def reserved() -> tuple[str, str]:
+    """A job that was just given the slot of a host; returns (job, attempt)."""
+    add_host("h1", slots=1)
+    job = add_job()
+    with transaction() as session:
+        assert place(session, "r") == 1
+    run_sql("DELETE FROM outbox")
+    return job, one("SELECT id FROM attempts")
+
+
+def claimed() -> tuple[str, str, str]:
+    job, attempt = reserved()
+    with transaction() as session:
+        held = claim(session, attempt, "h1", "nonce")
+    assert held is not None
+    return job, attempt, held.token
+
+
+def status(job: str) -> str:
+    return one("SELECT status FROM jobs WHERE id = :id", id=job)
+
+
+def hint_again() -> int:
+    with transaction() as session:
+        return takeover.hint_again(session)
+
+
+def meet_cancels() -> int:
+    with transaction() as session:
+        return takeover.meet_cancels(session)
+
+
+def test_a_hint_that_nobody_took_is_sent_again_ever_more_rarely():
+    _, attempt = reserved()
+    assert hint_again() == 0
+    run_sql("UPDATE attempts SET hinted_at = now() - interval '21 s', created_at = hinted_at")
+    run_sql("UPDATE attempts SET created_at = hinted_at")
+    assert hint_again() == 1
+    assert rows("SELECT queue, handler, args FROM outbox") == [("host.h1", "run", [attempt])]
+    assert hint_again() == 0
+    # Hinted 100 s after its creation: the next one comes 100 s later, not 20.
+    run_sql("UPDATE attempts SET created_at = now() - interval '199 s'")
+    run_sql("UPDATE attempts SET hinted_at = now() - interval '99 s'")
+    assert hint_again() == 0
+    run_sql("UPDATE attempts SET created_at = now() - interval '1 day'")
+    run_sql("UPDATE attempts SET hinted_at = now() - interval '301 s'")
+    assert hint_again() == 1
+
+
+def test_a_claimed_attempt_gets_no_hint():
+    claimed()
+    run_sql("UPDATE attempts SET hinted_at = now() - interval '1 day', created_at = hinted_at")
+    assert hint_again() == 0
+
+
+def test_a_preparation_that_waits_or_lost_its_worker_is_hinted_again():
+    job = add_job(prepared=False)
+    assert hint_again() == 0
+    run_sql("UPDATE preparations SET created_at = now() - interval '21 s'")
+    assert hint_again() == 1
+    with transaction() as session:
+        assert claim_preparation(session, job, "p1")
+    run_sql("UPDATE preparations SET hinted_at = created_at, lease_expires_at = now() + '1 h'")
+    assert hint_again() == 0
+    run_sql("UPDATE preparations SET lease_expires_at = now() - interval '1 s'")
+    assert hint_again() == 1
+    assert rows("SELECT queue, handler, args FROM outbox") == [("prepare", "prepare", [job])] * 2
+
+
+def test_a_preparation_of_a_job_that_backs_off_waits():
+    add_job(prepared=False)
+    run_sql("UPDATE preparations SET created_at = now() - interval '1 h'")
+    run_sql("UPDATE jobs SET not_before = now() + interval '1 h'")
+    assert hint_again() == 0
+
+
+def test_a_cancel_before_the_claim_ends_the_job_and_frees_the_slot():
+    job, attempt = reserved()
+    assert meet_cancels() == 0
+    run_sql("UPDATE jobs SET cancel_requested_at = now()")
+    assert meet_cancels() == 1
+    assert status(job) == "cancelled"
+    assert one("SELECT outcome FROM attempts") == "cancelled"
+    assert one("SELECT count(*) FROM devices WHERE attempt_id IS NULL") == 1
+    with transaction() as session:
+        assert claim(session, attempt, "h1", "nonce") is None
+
+
+def test_a_cancel_of_a_claimed_attempt_is_its_holders_business():
+    job, _, _ = claimed()
+    run_sql("UPDATE jobs SET cancel_requested_at = now()")
+    assert meet_cancels() == 0
+    assert status(job) == "provisioning"
+
+
+def test_a_cancel_that_met_an_automatic_retry_is_not_lost():
+    job = add_job()
+    run_sql("UPDATE jobs SET cancel_requested_at = now(), not_before = now() + interval '1 h'")
+    assert meet_cancels() == 1
+    assert status(job) == "cancelled"
+
+
+def test_an_expired_lease_ends_the_attempt_and_the_job_waits_again():
+    job, _, _ = claimed()
+    run_sql("UPDATE attempts SET lease_expires_at = now() - interval '1 s'")
+    assert takeover.take_over(Health(), 0.0) == 1
+    assert status(job) == "queued"
+    assert rows("SELECT outcome, reason, released_at IS NULL FROM attempts") == [
+        ("lost", "machine_lost", False)
+    ]
+    assert one("SELECT attempt_id FROM devices") is None
+    assert one("SELECT not_before > now() - interval '1 min' FROM jobs")
+
+
+def test_a_lease_that_was_renewed_meanwhile_is_left_alone():
+    job, _, _ = claimed()
+    run_sql("UPDATE attempts SET lease_expires_at = now() + interval '1 h'")
+    assert takeover.take_over(Health(), 0.0) == 0
+    assert status(job) == "provisioning"
+
+
+def test_takeovers_wait_one_lease_after_the_database_is_back():
+    claimed()
+    run_sql("UPDATE attempts SET lease_expires_at = now() - interval '1 s'")
+    now = [1000.0]
+    health = Health(clock=lambda: now[0])
+    health.broke()
+    assert takeover.take_over(health, LEASE) == 0
+    now[0] += 100
+    health.answered()
+    now[0] += LEASE - 1
+    assert takeover.take_over(health, LEASE) == 0
+    now[0] += 2
+    assert takeover.take_over(health, LEASE) == 1
+
+
+def test_b35_a_young_database_server_takes_nothing_over(settings, monkeypatch):
+    claimed()
+    run_sql("UPDATE attempts SET lease_expires_at = now() - interval '1 s'")
+    monkeypatch.setattr(settings, "lease", 10.0**6)
+    assert takeover.take_over(Health(), 10.0**6) == 0
+
+
+def test_what_a_holder_left_after_the_end_is_given_back_but_not_what_failed_to_clean_up():
+    job, attempt, token = claimed()
+    with transaction() as session:
+        finish(session, attempt, token, Ending("failed", FailureReason.TRAINER_ERROR, "broke"))
+    assert status(job) == "failed"
+    run_sql("UPDATE attempts SET lease_expires_at = now() + interval '1 h'")
+    assert takeover.take_over(Health(), 0.0) == 0
+    run_sql("UPDATE attempts SET lease_expires_at = now() - interval '1 s', cleanup_error = 'busy'")
+    assert takeover.take_over(Health(), 0.0) == 0
+    run_sql("UPDATE attempts SET cleanup_error = NULL")
+    assert takeover.take_over(Health(), 0.0) == 1
+    assert one("SELECT attempt_id FROM devices") is None
+    assert rows("SELECT outcome, reason FROM attempts") == [("failed", "trainer_error")]
