@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer_core.publish.manifest import write_manifest
+
 CHATML = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
@@ -70,7 +72,7 @@ def make_tiny_model(
 
     tokenizer = make_tokenizer(vocab_size=vocab_size, chat_template=chat_template)
     llama = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=max(vocab_size, len(tokenizer)),
         hidden_size=hidden_size,
         intermediate_size=2 * hidden_size,
         num_hidden_layers=layers,
@@ -146,12 +148,7 @@ def write_prepared(
     }
     (folder / "report.json").write_text(json.dumps(report))
     (folder / "ledger.jsonl").write_text("")
-    files = [
-        {"path": p.name, "size": p.stat().st_size, "sha256": _sha256(p)}
-        for p in sorted(folder.iterdir())
-    ]
-    manifest = {"version": 1, "kind": "prepared", "files": files, "data_hash": digest}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(folder, "prepared", 0, ("0" * 64, digest))
     return folder
 
 
@@ -164,7 +161,3 @@ def _write_arrow(path: Path, rows: Sequence[dict[str, list[int]]]) -> None:
     table = pa.table(columns)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

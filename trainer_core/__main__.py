@@ -1,0 +1,100 @@
+"""`python -m trainer_core run|prepare|resolve|schema`: the trainer without any service."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from trainer_core.console import Console
+from trainer_core.endings import ending_of, write_exit
+from trainer_core.errors import InvalidSpec, TrainerError
+from trainer_core.launch import is_launch, read_launch, read_secrets
+from trainer_core.machine import detect_hardware
+from trainer_core.prepare import prepare_command
+from trainer_core.problems import explain
+from trainer_core.resolve import resolve
+from trainer_core.runner import run_launch
+from trainer_core.spec import TrainSpec
+from trainer_core.warm import quiet_libraries
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the process's exit code (see docs/architecture.md)."""
+    options = _parser().parse_args(arguments)
+    quiet_libraries()
+    try:
+        return int(options.command(options))
+    except ValidationError as error:
+        problems = explain(error)
+        for problem in problems:
+            _say(f"{problem.pointer}: {problem.message}")
+        return _end(options, InvalidSpec("; ".join(p.message for p in problems)))
+    except TrainerError as error:
+        _say(f"{error.field}: {error.message}" if error.field else error.message)
+        return _end(options, error)
+
+
+def _run(options: argparse.Namespace) -> int:
+    launch = read_launch(options.file, options.out)
+    supervised = is_launch(options.file)
+    code = run_launch(launch, read_secrets(), None if supervised else Console())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    return prepare_command(options.file, options.out)
+
+
+def _resolve(options: argparse.Namespace) -> int:
+    launch = read_launch(options.file)
+    resolved = resolve(launch.spec, detect_hardware(launch))
+    sys.stdout.write(resolved.spec.model_dump_json(indent=2) + "\n")
+    for warning in resolved.warnings:
+        _say(f"warning: {warning}")
+    return 0
+
+
+def _schema(options: argparse.Namespace) -> int:  # noqa: ARG001 - every command takes its options
+    sys.stdout.write(json.dumps(TrainSpec.model_json_schema(), indent=2) + "\n")
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line.replace("\n", " ") + "\n")
+
+
+def _end(options: argparse.Namespace, error: TrainerError) -> int:
+    """The exit code for an error; a supervisor finds it in `exit.json` beside its launch file."""
+    if options.file is not None and is_launch(options.file):
+        write_exit(options.file.parent, ending_of(error))
+    return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainer_core", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    for name, command, text in (
+        ("run", _run, "train; FILE is a TrainSpec or a Launch"),
+        ("prepare", _prepare, "tokenise the data of a TrainSpec or a Launch"),
+        ("resolve", _resolve, "print a TrainSpec with every default filled in"),
+        ("schema", _schema, "print the JSON schema of a TrainSpec"),
+    ):
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(command=command, file=None)
+        if name != "schema":
+            sub.add_argument("file", type=Path, metavar="FILE")
+        if name in ("run", "prepare"):
+            sub.add_argument("--out", type=Path, metavar="DIR", required=name == "prepare")
+    return parser
+
+
+if __name__ == "__main__":
+    code = main()
+    # The training stack needs seconds to take itself apart; everything is written already.
+    os._exit(code)

@@ -1,0 +1,29 @@
+"""Backends: who loads a model and attaches adapters. The table of them is `BACKENDS`."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from trainer_core.backends import hf
+from trainer_core.context import Loaded
+from trainer_core.errors import InvalidSpec
+from trainer_core.spec import Paths, TrainSpec
+
+
+class Backend(Protocol):
+    """One library that loads models: a module with this function is enough."""
+
+    def load(self, spec: TrainSpec, paths: Paths, secrets: Mapping[str, str]) -> Loaded:
+        """Load tokenizer and model of a resolved spec on the CPU and attach its adapter.
+
+        Trainable parameters of a 16-bit run are fp32. Raises ModelUnavailable and InvalidSpec.
+        """
+
+
+BACKENDS: dict[str, Backend] = {"hf": hf}
+
+
+def backend_of(spec: TrainSpec) -> Backend:
+    """The backend of a resolved spec."""
+    if spec.backend not in BACKENDS:
+        raise InvalidSpec(f"backend must be one of: {', '.join(BACKENDS)}", "backend")
+    return BACKENDS[spec.backend]

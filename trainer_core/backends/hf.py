@@ -1,0 +1,122 @@
+"""Transformers and PEFT: every model of the hub with safetensors; full training and LoRA."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer_core.context import Loaded
+from trainer_core.errors import InvalidSpec
+from trainer_core.loading import load_causal_lm, load_tokenizer, model_errors
+from trainer_core.model_source import ModelSource, adapter_base, allowed_folder, locate
+from trainer_core.publish.manifest import canonical_hash
+from trainer_core.spec import LoraAdapter, Paths, TrainSpec
+
+
+def load(spec: TrainSpec, paths: Paths, secrets: Mapping[str, str]) -> Loaded:
+    """Load tokenizer and model, merge a published adapter into its base, attach a new one."""
+    from transformers import set_seed
+
+    source = locate(spec.model, paths, secrets)
+    tokenizer = load_tokenizer(source)
+    model = _load_model(spec, source, paths)
+    facts = _facts(model)
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        raise InvalidSpec(
+            f"the tokenizer of '{source.reference}' has {len(tokenizer)} tokens, its model"
+            f" {model.get_input_embeddings().num_embeddings}: they do not belong together",
+            "model.name_or_path",
+        )
+    model.config.use_cache = False
+    set_seed(spec.training.seed)
+    if spec.adapter is not None:
+        model = _attach(model, spec.adapter)
+    _require_fp32_trainables(model, spec)
+    return Loaded(model, tokenizer, source.reference, facts)
+
+
+def _load_model(spec: TrainSpec, source: ModelSource, paths: Paths) -> Any:
+    dtype = weights_dtype(spec)
+    base = adapter_base(Path(source.path)) if source.is_folder else None
+    if base is None:
+        return load_causal_lm(source, dtype, spec.model.attn_implementation)
+    from peft import PeftModel
+
+    model = load_causal_lm(_base_source(*base, paths), dtype, spec.model.attn_implementation)
+    with model_errors(source, "adapter"):
+        adapted = PeftModel.from_pretrained(model, source.path)
+    return adapted.merge_and_unload()
+
+
+def _base_source(name: str, revision: str | None, paths: Paths) -> ModelSource:
+    if Path(name).is_dir():
+        return ModelSource(str(allowed_folder(name, paths.model_folders)), name)
+    return ModelSource(name, name, {"revision": revision} if revision else {})
+
+
+def weights_dtype(spec: TrainSpec) -> Any:
+    """The dtype that weights are loaded in.
+
+    Trained weights stay fp32 (mixed precision casts on the fly); a frozen base is held in the
+    run's own precision.
+    """
+    import torch
+
+    names = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    if spec.model.dtype != "auto":
+        return names[spec.model.dtype]
+    return names["fp32" if spec.adapter is None else spec.precision]
+
+
+def _attach(model: Any, adapter: LoraAdapter) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=adapter.r,
+        lora_alpha=adapter.lora_alpha,
+        lora_dropout=adapter.lora_dropout,
+        target_modules=adapter.target_modules,
+        modules_to_save=adapter.modules_to_save or None,
+        use_rslora=adapter.use_rslora,
+        bias=adapter.bias,
+    )
+    try:
+        adapted = get_peft_model(model, config)
+    except ValueError as error:
+        raise InvalidSpec(
+            f"the adapter does not fit this model: {error}", "adapter.target_modules"
+        ) from error
+    # Without a name PEFT asks no hub about the base at every save; publishing writes it.
+    adapted.peft_config["default"].base_model_name_or_path = None
+    return adapted
+
+
+def _require_fp32_trainables(model: Any, spec: TrainSpec) -> None:
+    """Half-precision gradients cannot be unscaled: cast what is trained to fp32 under fp16."""
+    import torch
+
+    if spec.precision != "fp16":
+        return
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            parameter.data = parameter.data.to(torch.float32)
+
+
+def _facts(model: Any) -> dict[str, Any]:
+    config = model.config.to_dict()
+    return {
+        "architecture": type(model).__name__,
+        "config_hash": canonical_hash(_plain(config)),
+        "revision": getattr(model.config, "_commit_hash", None),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attn_implementation": model.config._attn_implementation,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

@@ -1,0 +1,177 @@
+"""The loop's hooks: when to log, evaluate, save and stop, and what is reported."""
+
+import math
+import time
+from typing import Any
+
+from trainer_core.checkpoints import Checkpointer, LoopState
+from trainer_core.errors import Diverged
+from trainer_core.meter import Meter
+from trainer_core.report import Reporter
+from trainer_core.spec import TrainSpec
+from trainer_core.stop import StopSignal
+
+AUTO_SAVE_SECONDS = 300.0
+_SAVE_SHARE = 50
+"""An automatic checkpoint waits at least this many times as long as the last one took."""
+
+
+class Flow:
+    """Decides and reports at each step; mixed into Transformers' TrainerCallback.
+
+    Its decisions depend on the step alone, but for `save_steps: auto`, which follows the clock:
+    saving draws no random number, so it does not change what is trained.
+    """
+
+    def __init__(
+        self, spec: TrainSpec, report: Reporter, stop: StopSignal, *, evaluates: bool
+    ) -> None:
+        self.meter = Meter()
+        self.report = report
+        self.stop = stop
+        self.step = 0
+        self.last_metrics: dict[str, Any] = {}
+        self.evaluation_due = False
+        self._spec = spec
+        self._evaluates = evaluates and spec.evaluation.strategy != "no"
+        self._steps_per_epoch = 1
+        self._saved_at = time.monotonic()
+        self.checkpointer: Checkpointer | None = None
+
+    # ---- called by the trainer's own loop ----
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
+        """The loop starts, or goes on at `state.global_step`."""
+        batches = len(kwargs["train_dataloader"])
+        self._steps_per_epoch = math.ceil(batches / args.gradient_accumulation_steps)
+        self.step = state.global_step
+        self.report.phase("training")
+        self.meter.restart()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
+        """Before the first micro-batch of a step."""
+        self.meter.begin_step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
+        """After the optimizer: decide what happens before the next step."""
+        self.step = state.global_step
+        self.meter.end_step()
+        last = self.step >= state.max_steps
+        stopping = self.stop.requested
+        due = self._evaluation_is_due(last=last)
+        control.should_log = last or self.step % self._spec.training.logging_steps == 0
+        control.should_evaluate = due and not stopping
+        self.evaluation_due = due and stopping
+        control.should_save = last or stopping or self._save_is_due()
+        control.should_training_stop = control.should_training_stop or stopping
+        if last or self.report.progress_is_due():
+            self._progress(state)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
+        """Report metrics; the loss is our own exact mean over the steps since the last report."""
+        del state.log_history[:-1]
+        values = {k: v for k, v in (logs or {}).items() if _is_metric(k, v)}
+        if "loss" in values:
+            values["loss"] = self.meter.take_loss()
+            values |= self.meter.rates()
+            self.meter.restart()
+        elif "eval_loss" not in values:
+            return
+        self.last_metrics |= values
+        self.report.emit("metrics", **{**values, "step": self.step, "epoch": state.epoch})
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
+        """After an evaluation, which a signal may have cut short."""
+        if self.stop.requested:
+            control.should_save = True
+            control.should_training_stop = True
+        self.meter.restart()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
+        """After a checkpoint."""
+        self._saved_at = time.monotonic()
+        self.meter.restart()
+
+    # ---- called by our trainer ----
+
+    def add_loss(self, loss: float) -> None:
+        """Count the loss of one micro-batch; raises Diverged where it is not finite."""
+        if not math.isfinite(loss):
+            raise Diverged(
+                f"the loss is {loss} at step {self.step + 1}: lower training.learning_rate, or"
+                " raise training.warmup_steps, or choose precision bf16 or fp32",
+                "training.learning_rate",
+            )
+        self.meter.loss_sum += loss
+        self.meter.trained()
+
+    def loop_state(self) -> LoopState:
+        """What a checkpoint must carry for an exact continuation."""
+        return LoopState(
+            self.meter.loss_sum, self.meter.loss_steps, self.evaluation_due, self.last_metrics
+        )
+
+    def restore(self, step: int, state: LoopState) -> None:
+        """Go on from a checkpoint."""
+        self.step = step
+        self.meter.loss_sum, self.meter.loss_steps = state.loss_sum, state.loss_steps
+        self.evaluation_due = state.evaluation_due
+        self.last_metrics = dict(state.metrics)
+
+    # ---- decisions ----
+
+    def _evaluation_is_due(self, *, last: bool) -> bool:
+        if not self._evaluates:
+            return False
+        evaluation = self._spec.evaluation
+        every = evaluation.steps if evaluation.steps is not None else self._steps_per_epoch
+        return last or self.step % every == 0
+
+    def _save_is_due(self) -> bool:
+        checkpoint = self._spec.checkpoint
+        if checkpoint.save_strategy == "no":
+            return False
+        if checkpoint.save_strategy == "epoch":
+            return self.step % self._steps_per_epoch == 0
+        if checkpoint.save_steps == "auto":
+            took = self.checkpointer.seconds if self.checkpointer else 0.0
+            wait = max(AUTO_SAVE_SECONDS, _SAVE_SHARE * took)
+            return time.monotonic() - self._saved_at >= wait
+        return self.step % checkpoint.save_steps == 0
+
+    def _progress(self, state: Any) -> None:
+        self.report.emit(
+            "progress",
+            step=self.step,
+            total_steps=state.max_steps,
+            epoch=state.epoch,
+            eta_seconds=self.meter.eta_seconds(state.max_steps - self.step),
+            **(self.meter.rates() if self.meter.loss_steps else _rates(self.last_metrics)),
+            **_device_memory(),
+        )
+
+
+def _is_metric(name: str, value: Any) -> bool:
+    known = ("loss", "learning_rate", "grad_norm", "entropy", "mean_token_accuracy")
+    return isinstance(value, (int, float)) and name.removeprefix("eval_") in known
+
+
+def _rates(metrics: dict[str, Any]) -> dict[str, float]:
+    return {k: v for k, v in metrics.items() if k.endswith("_per_second")}
+
+
+def _device_memory() -> dict[str, int]:
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return {}
+    return {"device_memory_mb": torch.cuda.max_memory_allocated() // 2**20}
+
+
+def as_callback(flow: Flow) -> Any:
+    """`flow` as a TrainerCallback that shares its state."""
+    from transformers import TrainerCallback
+
+    hooks = {name: getattr(flow, name) for name in dir(Flow) if name.startswith("on_")}
+    # Bound methods as class attributes are called without a second `self`.
+    return type("FlowCallback", (TrainerCallback,), hooks)()

@@ -1,0 +1,186 @@
+"""Whole checkpoints: written aside, sealed by a manifest, renamed into place, resumed exactly."""
+
+import errno
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer_core.errors import DiskFull, InvalidSpec
+from trainer_core.publish.manifest import BrokenFolder, read_manifest, verify, write_manifest
+from trainer_core.report import Reporter
+
+FOLDER = "checkpoints"
+STAGING = ".writing"
+LOOP_STATE = "loop_state.json"
+_SLACK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """What the libraries do not keep: the open window of losses, and an evaluation still due."""
+
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    evaluation_due: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A verified checkpoint to go on from."""
+
+    folder: Path
+    step: int
+    state: LoopState
+
+
+@dataclass
+class Checkpointer:
+    """Writes, counts and prunes the checkpoints of one attempt.
+
+    `hashes` are (spec_hash, data_hash); `keep` is at least 2 and an old checkpoint is deleted only
+    after the new one is whole; `needed_bytes` is the estimated size of one checkpoint.
+    """
+
+    work: Path
+    hashes: tuple[str, str]
+    keep: int
+    report: Reporter
+    needed_bytes: int = 0
+    seconds: float = field(default=0.0, init=False)
+    newest: Path | None = field(default=None, init=False)
+
+    @property
+    def staging(self) -> Path:
+        """Where an unfinished checkpoint lives."""
+        return self.work / FOLDER / STAGING
+
+    def clear_staging(self) -> None:
+        """Remove what a killed run left half-written."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def save(self, step: int, write: Callable[[], None], state: LoopState) -> None:
+        """Write one checkpoint with `write` (into `staging`), seal it, then prune old ones.
+
+        Raises DiskFull before anything is written where there is no room for it.
+        """
+        began = time.monotonic()
+        require_space(self.work, self.needed_bytes, f"the checkpoint of step {step}")
+        self.clear_staging()
+        self.staging.mkdir(parents=True)
+        try:
+            with disk_errors(self.work, self.needed_bytes):
+                write()
+                folder = self._seal(step, state)
+        finally:
+            self.clear_staging()
+        self.newest = folder
+        self.seconds = time.monotonic() - began
+        self._prune()
+
+    def _seal(self, step: int, state: LoopState) -> Path:
+        [written] = self.staging.iterdir()
+        (written / LOOP_STATE).write_text(json.dumps(vars(state)))
+        manifest = write_manifest(written, "checkpoint", step, self.hashes)
+        folder = self.work / FOLDER / f"step-{step:08d}"
+        if folder.exists():
+            shutil.rmtree(folder)
+        written.rename(folder)
+        relative = folder.relative_to(self.work).as_posix()
+        self.report.emit("checkpoint", step=step, path=relative, bytes=manifest.total_bytes)
+        return folder
+
+    def _prune(self) -> None:
+        folders = sorted((self.work / FOLDER).glob("step-*"))
+        for folder in folders[: -self.keep]:
+            shutil.rmtree(folder)
+
+
+class disk_errors:  # noqa: N801 - reads as a verb where it is used, like contextlib's
+    """Turn the libraries' many ways of saying ENOSPC into DiskFull."""
+
+    def __init__(self, folder: Path, needed: int) -> None:
+        self._folder = folder
+        self._needed = needed
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None and _says_disk_full(error):
+            raise _disk_full(self._folder, self._needed, "the files") from error
+
+
+def _says_disk_full(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    text = str(error)
+    # torch's zip writer and safetensors do not keep errno.
+    return any(s in text for s in ("No space left", "file write failed", "unexpected pos"))
+
+
+def require_space(folder: Path, needed: int, what: str) -> None:
+    """Raise DiskFull unless `needed` bytes (and a little slack) are free at `folder`."""
+    if shutil.disk_usage(folder).free < needed + _SLACK_BYTES:
+        raise _disk_full(folder, needed, what)
+
+
+def _disk_full(folder: Path, needed: int, what: str) -> DiskFull:
+    free = shutil.disk_usage(folder).free
+    return DiskFull(
+        f"no room for {what}: {needed + _SLACK_BYTES} bytes needed, {free} bytes free at {folder};"
+        " free some, or keep fewer with checkpoint.save_total_limit"
+    )
+
+
+def estimate_bytes(model: Any, optimizer_states: int) -> int:
+    """Bytes of a checkpoint: what is saved of the model, and the optimizer's states in fp32.
+
+    `optimizer_states` is the optimizer's number of values per trainable parameter (AdamW: 2).
+    """
+    saved = trainable = 0
+    adapter = hasattr(model, "peft_config")
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            trainable += parameter.numel()
+        if parameter.requires_grad or not adapter:
+            saved += parameter.numel() * parameter.element_size()
+    return saved + 4 * optimizer_states * trainable
+
+
+def open_checkpoint(folder: Path, hashes: tuple[str, str]) -> Resume:
+    """Verify a checkpoint and that it belongs to this spec and data.
+
+    Raises InvalidSpec when it is damaged or belongs to something else.
+    """
+    try:
+        manifest = verify(folder)
+    except BrokenFolder as error:
+        raise InvalidSpec(f"cannot resume: {error}", "paths.resume_from") from error
+    for name, ours, theirs in zip(
+        ("spec", "data"), hashes, (manifest.spec_hash, manifest.data_hash), strict=True
+    ):
+        if ours != theirs:
+            raise InvalidSpec(
+                f"cannot resume from {folder.name}: its {name} is another one ({name} hash"
+                f" {theirs[:12]} instead of {ours[:12]}); start from scratch with"
+                " checkpoint.resume: never",
+                "paths.resume_from",
+            )
+    state = LoopState(**json.loads((folder / LOOP_STATE).read_text()))
+    return Resume(folder, manifest.step, state)
+
+
+def newest_checkpoint(work: Path) -> Path | None:
+    """The newest whole checkpoint of an attempt's folder, judged by its manifest."""
+    for folder in sorted((work / FOLDER).glob("step-*"), reverse=True):
+        try:
+            read_manifest(folder)
+        except BrokenFolder:
+            continue
+        return folder
+    return None

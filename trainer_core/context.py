@@ -1,0 +1,40 @@
+"""What backends hand to tasks: the loaded model, the data and the loop's hooks."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainer_core.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from trainer_core.callbacks import Flow
+    from trainer_core.checkpoints import Checkpointer
+    from trainer_core.data.prepared import Prepared
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to train and its tokenizer.
+
+    `reference` names the base model in what is published: a repository id or a path.
+    `facts` are what the run lock records about it (config hash, revision, dtype, parameters).
+    """
+
+    model: Any
+    tokenizer: Any
+    reference: str
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrainContext:
+    """Everything that a task needs to build its trainer.
+
+    `spec` is resolved; `use_cpu` says that no CUDA device was given to the run.
+    """
+
+    spec: TrainSpec
+    loaded: Loaded
+    data: "Prepared"
+    use_cpu: bool
+    flow: "Flow"
+    checkpointer: "Checkpointer"

@@ -1,0 +1,67 @@
+"""Opening a prepared-data folder: Arrow files, mapped into memory, and what is known of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer_core.data.report import PreparedReport, read_report
+from trainer_core.errors import InvalidData
+
+_COLUMNS = ("input_ids", "labels", "position_ids")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Tokenised rows as `datasets.Dataset`, and the report of the preparation."""
+
+    train: Any
+    validation: Any | None
+    report: PreparedReport
+
+    @property
+    def columns(self) -> list[str]:
+        """`input_ids`, `labels`, and `position_ids` where rows are packed."""
+        return list(self.train.column_names)
+
+    @property
+    def data_hash(self) -> str:
+        """Identifies what is trained on."""
+        return self.report.data_hash
+
+
+def open_prepared(folder: Path, validation_rows: int | None = None) -> Prepared:
+    """Open a prepared folder; `validation_rows` takes only its first rows.
+
+    Raises InvalidData for a folder that was never finished or holds no row.
+    """
+    report = read_report(folder)
+    if report is None:
+        raise InvalidData(f"{folder} is not whole: prepare the data again")
+    train = _dataset(folder / "train.arrow", f"{report.data_hash[:16]}-train")
+    if not len(train):
+        raise InvalidData("there is no row to train on", "data.train")
+    validation = None
+    if (folder / "validation.arrow").is_file():
+        validation = _dataset(folder / "validation.arrow", f"{report.data_hash[:16]}-validation")
+        if validation_rows is not None:
+            validation = validation.select(range(min(validation_rows, len(validation))))
+    return Prepared(train, validation if validation else None, report)
+
+
+def _dataset(path: Path, fingerprint: str) -> Any:
+    import pyarrow as pa
+    from datasets import Dataset
+
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InvalidData(f"{path} cannot be read: {error}; prepare it again") from error
+    names = [name for name in _COLUMNS if name in table.column_names]
+    # A fingerprint of our own: computing one would hash every token at each start.
+    return Dataset(_wrap(table.select(names)), fingerprint=fingerprint)
+
+
+def _wrap(table: Any) -> Any:
+    from datasets.table import InMemoryTable
+
+    return InMemoryTable(table)

@@ -1,0 +1,97 @@
+"""How runs end: exit code, reason and message for each kind of error."""
+
+import errno
+import json
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainer_core.errors import DiskFull, Interrupted, InvalidSpec, OutOfMemory, TrainerError
+from trainer_core.publish.manifest import write_durably
+
+EXIT_FILE = "exit.json"
+_OOM_MARKS = ("out of memory", "can't allocate memory", "not enough memory")
+_LONGEST_MESSAGE = 2000
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a run, as `exit.json` says it; code 0 has no reason."""
+
+    code: int
+    reason: str | None
+    message: str
+    retryable: bool
+
+    @classmethod
+    def succeeded(cls) -> "Ending":
+        """A run that published its model."""
+        return cls(0, None, "", retryable=False)
+
+    @property
+    def status(self) -> str:
+        """succeeded, interrupted or failed."""
+        if self.code == 0:
+            return "succeeded"
+        return "interrupted" if self.code == Interrupted.exit_code else "failed"
+
+    def event(self, step: int) -> dict[str, Any]:
+        """Data of the `result` event."""
+        return {
+            "status": self.status,
+            "reason": self.reason,
+            "message": self.message,
+            "step": step,
+        }
+
+
+def ending_of(error: BaseException) -> Ending:
+    """The ending for an error; an unexpected one leaves its traceback on stderr."""
+    known = as_trainer_error(error)
+    if known is None:
+        traceback.print_exception(error)
+        known = TrainerError(f"{type(error).__name__}: {error}")
+    message = known.message[:_LONGEST_MESSAGE]
+    if known.field and known.field not in message:
+        message = f"{known.field}: {message}"
+    return Ending(known.exit_code, known.reason, message, known.retryable)
+
+
+def as_trainer_error(error: BaseException) -> TrainerError | None:
+    """The error by what happened; None for one that nobody expected."""
+    if isinstance(error, TrainerError):
+        return error
+    if _is_out_of_memory(error):
+        return OutOfMemory(
+            "memory is exhausted: lower training.per_device_train_batch_size (and raise"
+            " training.gradient_accumulation_steps), lower task.max_length, or set"
+            f" training.gradient_checkpointing ({_first_line(error)})"
+        )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"no space left: {error}")
+    if isinstance(error, ValidationError):
+        return InvalidSpec(str(error))
+    return None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    # torch.OutOfMemoryError is a RuntimeError, and so is what its CPU allocator raises.
+    return isinstance(error, RuntimeError) and any(m in str(error).lower() for m in _OOM_MARKS)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def write_exit(work: Path, ending: Ending) -> None:
+    """Write `exit.json`; on a full disk say so on stderr and go on."""
+    try:
+        write_durably(work / EXIT_FILE, json.dumps(asdict(ending)).encode())
+    except OSError as error:
+        sys.stderr.write(f"{EXIT_FILE} could not be written: {error}\n")

@@ -1,0 +1,113 @@
+"""Loading tokenizers and causal language models with Transformers, safely and with clear errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from trainer_core.errors import InvalidSpec, ModelUnavailable
+from trainer_core.model_source import FIELD, ModelSource
+
+_PAD_CANDIDATES = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")
+
+
+def load_tokenizer(source: ModelSource) -> Any:
+    """The tokenizer of a model, padding on the right, with a pad token that is not its EOS.
+
+    Raises ModelUnavailable.
+    """
+    from transformers import AutoTokenizer
+
+    with model_errors(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(
+            source.path, trust_remote_code=False, **source.options
+        )
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
+        tokenizer.pad_token = _unused_token(tokenizer)
+    return tokenizer
+
+
+def load_causal_lm(source: ModelSource, dtype: Any, attention: str) -> Any:
+    """A causal language model from safetensors; no code of the model's repository is run.
+
+    Raises ModelUnavailable, also for weights that do not fill the whole model, and InvalidSpec
+    for a model of another kind.
+    """
+    from transformers import AutoModelForCausalLM
+
+    options = dict(source.options)
+    if attention != "auto":
+        options["attn_implementation"] = attention
+    with model_errors(source, "model"):
+        model, info = AutoModelForCausalLM.from_pretrained(
+            source.path,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **options,
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise ModelUnavailable(
+            f"the weights of '{source.reference}' lack {missing[0]} and {len(missing) - 1} more:"
+            " they belong to another kind of model",
+            FIELD,
+        )
+    return model
+
+
+@contextmanager
+def model_errors(source: ModelSource, what: str) -> Iterator[None]:
+    """Turn the libraries' errors about a model into ours."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise ModelUnavailable(
+            f"the weights of '{source.reference}' are damaged: {error}", FIELD
+        ) from error
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _explained(error, source, what) from error
+
+
+def _explained(error: Exception, source: ModelSource, what: str) -> InvalidSpec | ModelUnavailable:
+    text = str(error)
+    name = source.reference
+    if "trust_remote_code" in text:
+        return InvalidSpec(f"'{name}' needs code of its own to run, which is not allowed", FIELD)
+    if "Unrecognized configuration class" in text:
+        return InvalidSpec(f"'{name}' is not a causal language model", FIELD)
+    if source.is_folder:
+        return ModelUnavailable(
+            f"the {what} in {source.path} cannot be loaded: {_first_line(text)}", FIELD
+        )
+    if any(mark in text for mark in ("gated repo", "401 ", "403 ")):
+        way_out = "ask for access there and set model.token to a secret with your hub token"
+    elif "is not a valid model identifier" in text or "404 " in text:
+        way_out = "check the name and model.revision; for a private model set model.token"
+    elif "safetensors" in text:
+        way_out = "it must hold its weights as safetensors"
+    else:
+        way_out = "if the hub cannot be reached from here, use source 'folder' or fill HF_HOME"
+    return ModelUnavailable(
+        f"the {what} of '{name}' cannot be loaded from the hub ({_first_line(text)}): {way_out}",
+        FIELD,
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:300] if text.strip() else "no reason given"
+
+
+def _unused_token(tokenizer: Any) -> str:
+    """A token for padding; a special one that texts never hold, EOS only where there is none."""
+    vocabulary = tokenizer.get_vocab()
+    eos = tokenizer.eos_token
+    known = [t for t in _PAD_CANDIDATES if t in vocabulary]
+    reserved = [t for t in tokenizer.added_tokens_encoder if "reserved" in t or "pad" in t.lower()]
+    unknown = [tokenizer.unk_token] if tokenizer.unk_token else []
+    for token in [*known, *sorted(reserved), *unknown]:
+        if token != eos:
+            return str(token)
+    return str(eos)

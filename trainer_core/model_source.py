@@ -1,0 +1,102 @@
+"""Where a model comes from: an id of the hub, or a folder that the run may read."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer_core.errors import InvalidSpec, ModelUnavailable
+from trainer_core.launch import secret
+from trainer_core.spec import ModelRef, Paths
+
+FIELD = "model.name_or_path"
+ADAPTER_CONFIG = "adapter_config.json"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What `from_pretrained` is given; `reference` is what people call the model."""
+
+    path: str
+    reference: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the model lies on this machine, outside of the hub's cache."""
+        return Path(self.path).is_dir()
+
+
+def locate(model: ModelRef, paths: Paths, secrets: Mapping[str, str]) -> ModelSource:
+    """Find the model of a spec. Raises ModelUnavailable or InvalidSpec, naming the way out."""
+    if paths.model is not None:
+        return ModelSource(_folder(Path(paths.model), model.subfolder), model.name_or_path)
+    if model.source == "folder":
+        path = allowed_folder(model.name_or_path, paths.model_folders)
+        return ModelSource(_folder(path, model.subfolder), model.name_or_path)
+    if model.source != "hub":
+        raise InvalidSpec(
+            f"a model of source '{model.source}' must be fetched first: give its folder in"
+            " paths.model, or use source 'folder' or 'hub'",
+            "model.source",
+        )
+    return _hub(model, secrets)
+
+
+def allowed_folder(name: str, folders: list[str] | None) -> Path:
+    """A model's folder; raises InvalidSpec where it lies outside of the allowed ones."""
+    path = Path(os.path.realpath(name))
+    if folders is not None and not any(
+        path.is_relative_to(os.path.realpath(folder)) for folder in folders
+    ):
+        raise InvalidSpec(
+            f"'{name}' is not below an allowed model folder; allowed: {', '.join(folders) or '-'}",
+            FIELD,
+        )
+    return path
+
+
+def adapter_base(folder: Path) -> tuple[str, str | None] | None:
+    """(base model, revision) of a published adapter; None for a folder that is no adapter."""
+    path = folder / ADAPTER_CONFIG
+    if not path.is_file():
+        return None
+    try:
+        config = json.loads(path.read_text())
+        base = config["base_model_name_or_path"]
+    except (ValueError, KeyError) as error:
+        raise ModelUnavailable(f"{path} is not an adapter's configuration", FIELD) from error
+    if not base:
+        raise ModelUnavailable(
+            f"the adapter in {folder} does not say which model it belongs to: set"
+            f" base_model_name_or_path in its {ADAPTER_CONFIG}",
+            FIELD,
+        )
+    return base, config.get("revision")
+
+
+def _folder(path: Path, subfolder: str | None) -> str:
+    folder = path / subfolder if subfolder else path
+    if not folder.resolve().is_relative_to(path.resolve()):
+        raise InvalidSpec("model.subfolder climbs out of the model's folder", "model.subfolder")
+    if not folder.is_dir():
+        raise ModelUnavailable(f"there is no folder {folder}", FIELD)
+    return str(folder)
+
+
+def _hub(model: ModelRef, secrets: Mapping[str, str]) -> ModelSource:
+    options: dict[str, Any] = {}
+    if model.revision:
+        options["revision"] = model.revision
+    if model.subfolder:
+        options["subfolder"] = model.subfolder
+    if model.token:
+        options["token"] = secret(dict(secrets), model.token.secret, "model.token")
+    if Path(model.name_or_path).is_absolute() or ".." in model.name_or_path:
+        raise InvalidSpec(
+            f"'{model.name_or_path}' is a path, but model.source is 'hub': use source 'folder'",
+            FIELD,
+        )
+    return ModelSource(model.name_or_path, model.name_or_path, options)

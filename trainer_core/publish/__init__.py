@@ -1,0 +1,1 @@
+"""Publishing, local part: the model folder, its card and its manifest."""

@@ -1,0 +1,187 @@
+"""The stages of one run and what they hand to each other."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer_core.arguments import OPTIMIZER_STATES
+from trainer_core.backend import backend_of
+from trainer_core.callbacks import Flow
+from trainer_core.checkpoints import (
+    Checkpointer,
+    Resume,
+    estimate_bytes,
+    newest_checkpoint,
+    open_checkpoint,
+    require_space,
+)
+from trainer_core.context import Loaded, TrainContext
+from trainer_core.data.prepared import Prepared, open_prepared
+from trainer_core.data.templates import choose_template
+from trainer_core.events import EventType
+from trainer_core.identity import spec_hash
+from trainer_core.loading import load_tokenizer
+from trainer_core.machine import detect_hardware, take_share
+from trainer_core.model_source import locate
+from trainer_core.prepare import content_key, prepare
+from trainer_core.publish.card import CardFacts
+from trainer_core.publish.model import Publication, publish_model
+from trainer_core.report import Reporter
+from trainer_core.resolve import resolve
+from trainer_core.run_lock import package_versions, run_lock
+from trainer_core.spec import Launch, TrainSpec
+from trainer_core.stop import StopSignal
+from trainer_core.task import task_of
+
+PREPARED = "prepared"
+
+
+class Session:
+    """One attempt, stage by stage; `step` is the newest finished step."""
+
+    def __init__(
+        self, launch: Launch, secrets: Mapping[str, str], report: Reporter, stop: StopSignal
+    ) -> None:
+        self._launch = launch
+        self._secrets = secrets
+        self._report = report
+        self._stop = stop
+        self._work = Path(launch.paths.work)
+        self._flow: Flow | None = None
+
+    @property
+    def step(self) -> int:
+        """The newest finished optimizer step."""
+        return self._flow.step if self._flow else 0
+
+    def run(self) -> None:
+        """Every stage; raises TrainerErrors, and Interrupted when a signal asks to stop."""
+        self._report.phase("loading")
+        take_share(self._launch)
+        spec = self._resolve()
+        data = self._open_data(spec)
+        hashes = (spec_hash(spec), data.data_hash)
+        resume = self._find_checkpoint(spec, hashes)
+        self._stop.check()
+        loaded = backend_of(spec).load(spec, self._launch.paths, self._secrets)
+        _use_template(spec, loaded)
+        self._stop.check()
+        context = self._context(spec, loaded, data, hashes)
+        model = self._train(context, resume)
+        self._publish(context, model)
+
+    def _resolve(self) -> TrainSpec:
+        resolved = resolve(self._launch.spec, detect_hardware(self._launch))
+        for warning in resolved.warnings:
+            self._report.warn("resolve", warning)
+        return resolved.spec
+
+    def _open_data(self, spec: TrainSpec) -> Prepared:
+        if self._launch.paths.prepared is not None:
+            folder = Path(self._launch.paths.prepared)
+        else:
+            folder = self._prepare(spec)
+        return open_prepared(folder, spec.evaluation.max_samples)
+
+    def _prepare(self, spec: TrainSpec) -> Path:
+        """Prepare in the work folder, under the content's key, so that nothing stale is used."""
+        launch = self._launch.model_copy(update={"spec": spec})
+        source = locate(spec.model, launch.paths, self._secrets)
+        tokenizer_folder = Path(source.path) if source.is_folder else None
+        key = content_key(launch, tokenizer_folder, self._secrets)
+        folder = self._work / PREPARED / key[:16]
+        prepare(launch, folder, load_tokenizer(source), self._tell, self._secrets)
+        return folder
+
+    def _tell(self, kind: EventType, /, **data: Any) -> None:
+        if kind != "progress":
+            self._report.emit(kind, **data)
+
+    def _find_checkpoint(self, spec: TrainSpec, hashes: tuple[str, str]) -> Resume | None:
+        if spec.checkpoint.resume == "never":
+            return None
+        given = self._launch.paths.resume_from
+        folder = Path(given) if given else newest_checkpoint(self._work)
+        return None if folder is None else open_checkpoint(folder, hashes)
+
+    def _context(
+        self, spec: TrainSpec, loaded: Loaded, data: Prepared, hashes: tuple[str, str]
+    ) -> TrainContext:
+        flow = Flow(spec, self._report, self._stop, evaluates=data.validation is not None)
+        checkpointer = Checkpointer(
+            self._work, hashes, spec.checkpoint.save_total_limit, self._report
+        )
+        states = OPTIMIZER_STATES[spec.training.optim]
+        checkpointer.needed_bytes = estimate_bytes(loaded.model, states)
+        flow.checkpointer = checkpointer
+        self._flow = flow
+        use_cpu = not self._launch.devices
+        return TrainContext(spec, loaded, data, use_cpu, flow, checkpointer)
+
+    def _train(self, context: TrainContext, resume: Resume | None) -> Any:
+        needed = context.checkpointer.needed_bytes
+        require_space(self._work, needed, "a checkpoint")
+        context.checkpointer.clear_staging()
+        trainer = task_of(context.spec).build_trainer(context)
+        self._stop.check()
+        with self._stop.held():
+            if resume is None:
+                trainer.train()
+            else:
+                self._go_on(trainer, context.flow, resume)
+        self._stop.check()
+        return trainer.model
+
+    def _go_on(self, trainer: Any, flow: Flow, resume: Resume) -> None:
+        flow.restore(resume.step, resume.state)
+        self._report.emit("resumed", step=resume.step)
+        if resume.step < total_steps(trainer):
+            trainer.args.eval_on_start = flow.evaluation_due
+            trainer.train(resume_from_checkpoint=str(resume.folder))
+            return
+        # Nothing is left to train: `train` would make one step too many.
+        trainer.restore_finished(str(resume.folder))
+        if flow.evaluation_due:
+            trainer.evaluate()
+
+    def _publish(self, context: TrainContext, model: Any) -> None:
+        self._report.phase("publishing")
+        spec, loaded = context.spec, context.loaded
+        hashes = {
+            "spec": context.checkpointer.hashes[0],
+            "data": context.checkpointer.hashes[1],
+            "template": template_hash(loaded.tokenizer),
+        }
+        card = CardFacts(
+            name=spec.publish.name or self._launch.job_name,
+            base=loaded.reference,
+            kind="full" if spec.adapter is None else "adapter",
+            steps=self.step,
+            metrics=context.flow.last_metrics,
+            report=context.data.report.model_dump(),
+            template_hash=hashes["template"],
+            versions=package_versions(),
+        )
+        base = {"reference": loaded.reference, **loaded.facts}
+        lock = run_lock(spec, hashes, base, use_cpu=context.use_cpu)
+        publication = Publication(spec, card, lock, context.checkpointer.hashes)
+        publish_model(self._work, model, loaded, publication, self._report)
+
+
+def total_steps(trainer: Any) -> int:
+    """Optimizer steps of the whole run, as the Trainer plans them."""
+    batches = trainer.get_train_dataloader()
+    return int(trainer.set_initial_training_values(trainer.args, batches)[-1])
+
+
+def template_hash(tokenizer: Any) -> str | None:
+    """sha256 of the chat template that the published tokenizer carries."""
+    template = tokenizer.chat_template
+    return hashlib.sha256(template.encode()).hexdigest() if isinstance(template, str) else None
+
+
+def _use_template(spec: TrainSpec, loaded: Loaded) -> None:
+    """Publish the very template that the data was rendered with."""
+    template = choose_template(spec.task.chat_template, loaded.tokenizer)
+    loaded.tokenizer.chat_template = template.text

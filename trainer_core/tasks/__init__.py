@@ -1,0 +1,1 @@
+"""Tasks: what is learned; siblings do not know each other."""

@@ -1,0 +1,76 @@
+"""Supervised fine-tuning of a causal language model, on TRL's SFTTrainer."""
+
+from typing import Any
+
+from trainer_core.arguments import loop_arguments
+from trainer_core.callbacks import as_callback
+from trainer_core.collator import Collator
+from trainer_core.context import TrainContext
+from trainer_core.errors import InvalidSpec
+from trainer_core.loop import trainer_class
+from trainer_core.loss_kernel import ensure_loss_kernel
+
+_ISOLATION_TOLERANCE = 1e-2
+
+
+def build_trainer(context: TrainContext) -> Any:
+    """TRL's SFTTrainer on prepared tokens: rendering, masking and packing are done already."""
+    from transformers import PrinterCallback
+    from trl import SFTConfig, SFTTrainer
+
+    ensure_loss_kernel()
+    if "position_ids" in context.data.columns:
+        check_isolation(context.loaded.model)
+    config = SFTConfig(
+        **loop_arguments(context),
+        max_length=None,
+        packing=False,  # rows are packed when they are prepared
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )
+    trainer = trainer_class(SFTTrainer)(
+        model=context.loaded.model,
+        args=config,
+        data_collator=_collator(context),
+        train_dataset=context.data.train,
+        eval_dataset=context.data.validation,
+        processing_class=context.loaded.tokenizer,
+        callbacks=[as_callback(context.flow)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.flow = context.flow
+    trainer.checkpointer = context.checkpointer
+    return trainer
+
+
+def _collator(context: TrainContext) -> Collator:
+    attention = context.loaded.model.config._attn_implementation
+    return Collator(
+        context.loaded.tokenizer.pad_token_id,
+        context.flow.meter,
+        flatten=attention.startswith("flash"),
+    )
+
+
+def check_isolation(model: Any) -> None:
+    """Raise InvalidSpec unless this model keeps the samples of a packed row apart.
+
+    Compares a sample's logits inside of a packed row with those of the sample alone.
+    """
+    import torch
+
+    first, second = [1, 2, 3, 4], [3, 1, 2]
+    row = torch.tensor([first + second], device=model.device)
+    positions = torch.tensor([[*range(len(first)), *range(len(second))]], device=model.device)
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        packed = model(input_ids=row, position_ids=positions, use_cache=False).logits
+        alone = model(input_ids=row[:, len(first) :], use_cache=False).logits
+    model.train(training)
+    difference = (packed[:, len(first) :] - alone).abs().max().item()
+    if difference > _ISOLATION_TOLERANCE * max(1.0, alone.abs().max().item()):
+        raise InvalidSpec(
+            f"this model lets the samples of a packed row see each other (logits differ by"
+            f" {difference:.3g}): set task.packing to false",
+            "task.packing",
+        )
