@@ -1,0 +1,1 @@
+"""What a job keeps: checkpoints and artifacts, listed and downloaded."""

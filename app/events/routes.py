@@ -1,0 +1,99 @@
+"""`/jobs/{id}/events` and `/events`: live streams (server-sent events) and pages of the same."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from app.auth import Caller, Role, require
+from app.events import frames, service
+from app.events.feed import Feed
+from app.events.schemas import (
+    STREAM_CONTENT,
+    EventPage,
+    EventQuery,
+    JobEventPage,
+    JobEventQuery,
+    StreamHeaders,
+)
+from app.events.source import JobSource, ProjectSource, Source
+from app.events.stream import EventStream, Stream
+from app.http import JobId
+from app.settings import get_settings
+
+router = APIRouter(tags=["events"])
+
+_Responses = dict[int | str, dict[str, Any]]
+_STREAM: _Responses = {
+    200: {"content": STREAM_CONTENT, "description": "A page, or an endless stream"},
+    400: {"description": "A cursor that is not the id of an event"},
+}
+_OF_JOB: _Responses = {**_STREAM, 404: {"description": "No such job"}}
+Headers = Annotated[StreamHeaders, Header()]
+
+
+@router.get(
+    "/jobs/{job_id}/events",
+    summary="Follow a job",
+    response_model=JobEventPage,
+    responses=_OF_JOB,
+)
+async def job_events(
+    request: Request,
+    job_id: JobId,
+    query: Annotated[JobEventQuery, Query()],
+    headers: Headers,
+    caller: Caller = require(Role.VIEWER),
+) -> Any:
+    """Return events after a `seq`: as a page, or with `Accept: text/event-stream` as a stream.
+
+    The stream replays what is stored, then goes on live, and ends with
+    `{"type":"end","status":…,"last_seq":…}`. If it breaks off without that, connect again with
+    the newest id as `Last-Event-ID`: nothing is lost or repeated.
+    """
+    feed: Feed = request.app.state.feed
+    types = service.parse_types(query.types)
+    where = (caller.project_id, job_id, headers.last_event_id or query.after)
+    if not headers.wants_stream:
+        page = await feed.in_thread(service.job_page, *where, types, query.limit)
+        return Response(page, media_type="application/json")
+    start = await feed.in_thread(service.start_of_job, *where)
+    return _stream(feed, JobSource(caller.project_id, job_id), start, types, query.heartbeat)
+
+
+@router.get("/events", summary="Follow all jobs", response_model=EventPage, responses=_STREAM)
+async def all_events(
+    request: Request,
+    query: Annotated[EventQuery, Query()],
+    headers: Headers,
+    caller: Caller = require(Role.VIEWER),
+) -> Any:
+    """Return the events of all jobs of the project, in one order, as a page or as a stream.
+
+    Ids are opaque. The stream has no end; resume as with a job's stream.
+    """
+    feed: Feed = request.app.state.feed
+    types = service.parse_types(query.types)
+    where = (caller.project_id, headers.last_event_id or query.after)
+    if not headers.wants_stream:
+        page = await feed.in_thread(service.project_page, *where, types, query.limit)
+        return Response(page, media_type="application/json")
+    start = await feed.in_thread(service.start_of_project, *where)
+    return _stream(feed, ProjectSource(caller.project_id), start, types, query.heartbeat)
+
+
+def _stream(
+    feed: Feed, source: Source, start: service.Start, types: list[str] | None, heartbeat: str
+) -> EventStream:
+    is_event = heartbeat == "event"
+    return EventStream(
+        Stream(
+            feed=feed,
+            source=source,
+            position=start.after,
+            newest=start.newest,
+            progress=start.progress,
+            types=types,
+            heartbeat=get_settings().heartbeat,
+            heartbeat_frame=frames.HEARTBEAT_EVENT if is_event else frames.HEARTBEAT_COMMENT,
+        )
+    )

@@ -1,0 +1,100 @@
+"""Answers of the event routes, and the parameters that they share."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+EventType = Literal[
+    "status", "metrics", "log", "progress", "checkpoint", "artifact", "warning", "attempt"
+]
+EVENT_TYPES = EventType.__args__  # type: ignore[attr-defined]
+
+
+class JobEventQuery(BaseModel):
+    """Which events of a job."""
+
+    after: str | None = Field(
+        None,
+        max_length=200,
+        description="`seq` after which to begin; 0 or nothing: the start.",
+        examples=["0"],
+    )
+    types: str | None = Field(
+        None,
+        max_length=200,
+        description=f"Only these, with commas between: {', '.join(EVENT_TYPES)}.",
+        examples=["status,metrics"],
+    )
+    limit: int = Field(200, ge=1, le=1000, description="Events of a page; a stream has no limit.")
+    heartbeat: Literal["comment", "event"] = Field(
+        "comment",
+        description='What breaks a silence: a comment, or `{"type":"heartbeat"}`.',
+    )
+
+
+class EventQuery(JobEventQuery):
+    """Which events of all jobs."""
+
+    after: str | None = Field(
+        None,
+        max_length=200,
+        description="Id of an event of this stream; 0: from the start. Without it a page begins "
+        "at the start, and a stream with what happens next.",
+        examples=["0"],
+    )
+
+
+class StreamHeaders(BaseModel):
+    """Headers that decide between page and stream."""
+
+    last_event_id: str | None = Field(
+        None,
+        max_length=200,
+        description="Resume after this event; browsers send it by themselves. Wins over `after`.",
+    )
+    accept: str = Field(
+        "application/json",
+        description="`text/event-stream` opens a stream, anything else gets a page.",
+    )
+
+    @property
+    def wants_stream(self) -> bool:
+        """Whether the client asked for server-sent events."""
+        return "text/event-stream" in self.accept.lower()
+
+
+class Event(BaseModel):
+    """A fact of a job."""
+
+    seq: int = Field(description="Counts from 1 within the job, without gaps.", examples=[412])
+    job_id: str
+    time: datetime
+    type: EventType
+    data: dict[str, Any] = Field(examples=[{"step": 40, "loss": 1.284}])
+
+
+class JobEventPage(BaseModel):
+    """A page of a job's events."""
+
+    data: list[Event]
+    next_after: int = Field(description="Pass as `after` for what follows.", examples=[412])
+    has_more: bool
+
+
+class EventPage(BaseModel):
+    """A page of the events of all jobs."""
+
+    data: list[Event]
+    next_after: str = Field(description="Opaque; pass as `after` for what follows.")
+    has_more: bool
+
+
+_FRAME = (
+    "retry: 2000\n\nid: 412\n"
+    'data: {"seq":412,"job_id":"job_01J…","time":"2026-11-30T10:00:00.123456Z","type":"metrics",'
+    '"data":{"step":40,"loss":1.284}}\n\n'
+)
+STREAM_CONTENT: dict[str, Any] = {
+    "text/event-stream": {"schema": {"type": "string"}, "example": _FRAME}
+}

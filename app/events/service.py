@@ -1,0 +1,103 @@
+"""Pages of events, and the checks before a stream is opened."""
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from app.db import transaction
+from app.errors import FieldProblem, InvalidPayload, NotFound
+from app.events.cursor import (
+    START,
+    Position,
+    decode_position,
+    encode_position,
+    invalid_cursor,
+    parse_seq,
+)
+from app.events.schemas import EVENT_TYPES
+from app.events.source import JobSource, JobState, Page, ProjectSource, job_state
+
+
+def require_job(session: Session, project_id: str, job_id: str) -> JobState:
+    """Return where the job stands; raises NotFound."""
+    job = job_state(session, project_id, job_id)
+    if job is None:
+        raise NotFound(f"there is no job {job_id} in this project", "job_not_found")
+    return job
+
+
+def parse_types(text: str | None) -> list[str] | None:
+    """Return the wanted types, None for all; raises InvalidPayload for an unknown one."""
+    if text is None:
+        return None
+    types = [part.strip() for part in text.split(",")]
+    problems = [
+        FieldProblem(
+            pointer="",
+            message=f"query types: there is no type {name!r}; known are {', '.join(EVENT_TYPES)}",
+            value=name,
+        )
+        for name in types
+        if name not in EVENT_TYPES
+    ]
+    if problems:
+        raise InvalidPayload(problems, "unknown_type")
+    return types
+
+
+def _job_cursor(job: JobState, cursor: str | None) -> int:
+    after = parse_seq(cursor) if cursor else 0
+    if after > job.last_seq:
+        why = f"it is past the job's newest event, {job.last_seq}"
+        raise invalid_cursor(str(after), why)
+    return after
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a stream begins, and how far its source has got."""
+
+    after: Position
+    newest: Position
+    progress: dict[str, str]
+
+
+def start_of_job(project_id: str, job_id: str, cursor: str | None) -> Start:
+    """Check job and cursor (none: from the start); raises NotFound and BadRequest."""
+    with transaction() as session:
+        job = require_job(session, project_id, job_id)
+    progress = {job_id: job.progress} if job.progress else {}
+    return Start((_job_cursor(job, cursor), "", 0), (job.last_seq, "", 0), progress)
+
+
+def start_of_project(project_id: str, cursor: str | None) -> Start:
+    """Check the cursor of a stream over all jobs (none: what happens from now on)."""
+    newest = ProjectSource(project_id).newest()
+    after = decode_position(cursor) if cursor else newest
+    if after > newest:
+        raise invalid_cursor(cursor or "", "it is past the newest event")
+    return Start(after, newest, {})
+
+
+def job_page(
+    project_id: str, job_id: str, cursor: str | None, types: list[str] | None, limit: int
+) -> str:
+    """Return a JobEventPage as JSON."""
+    with transaction() as session:
+        job = require_job(session, project_id, job_id)
+        after = _job_cursor(job, cursor)
+        page = JobSource(project_id, job_id).read_in(session, job, after, types, limit)
+    return _page_json(page, str(page.position[0]))
+
+
+def project_page(project_id: str, cursor: str | None, types: list[str] | None, limit: int) -> str:
+    """Return an EventPage as JSON, from the start without a cursor."""
+    after = decode_position(cursor) if cursor else START
+    page = ProjectSource(project_id).read(after, types, limit)
+    return _page_json(page, f'"{encode_position(page.position)}"')
+
+
+def _page_json(page: Page, next_after: str) -> str:
+    events = ",".join(event.json for event in page.events)
+    more = "true" if page.more else "false"
+    return f'{{"data":[{events}],"next_after":{next_after},"has_more":{more}}}'

@@ -1,0 +1,1 @@
+"""Published models: their versions, files and pointers."""
