@@ -21,6 +21,7 @@ def get_engine() -> Engine:
         max_overflow=4,
         pool_pre_ping=True,
         pool_timeout=10,
+        hide_parameters=True,  # errors are logged; specs and hashes are not for logs
         connect_args={"connect_timeout": 10, "application_name": "polar"},
     )
 

@@ -18,6 +18,7 @@ from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Json = dict[str, Any]
+DEFAULT_PROJECT = "prj_default"
 
 
 class Base(DeclarativeBase):

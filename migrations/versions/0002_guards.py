@@ -42,8 +42,9 @@ CREATE TRIGGER guard BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION polar_g
 
 CREATE FUNCTION polar_guard_new_job() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.status <> 'queued' OR NEW.last_seq <> 0 THEN
-        RAISE EXCEPTION 'a job begins queued and without events' USING ERRCODE = 'check_violation';
+    IF NEW.status <> 'queued' OR NEW.last_seq NOT IN (0, 1) THEN
+        RAISE EXCEPTION 'a job begins queued, with its first event at most'
+            USING ERRCODE = 'check_violation';
     END IF;
     RETURN NEW;
 END $$;
@@ -51,12 +52,13 @@ CREATE TRIGGER guard_new BEFORE INSERT ON jobs
     FOR EACH ROW EXECUTE FUNCTION polar_guard_new_job();
 
 CREATE FUNCTION polar_guard_sequence() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE before bigint := CASE TG_OP WHEN 'INSERT' THEN 0 ELSE OLD.last_seq END;
 DECLARE written bigint;
 BEGIN
     SELECT count(*) INTO written FROM job_events
-        WHERE job_id = NEW.id AND seq > OLD.last_seq AND seq <= NEW.last_seq;
-    IF written <> NEW.last_seq - OLD.last_seq THEN
-        RAISE EXCEPTION 'job %: events %..% have a gap', NEW.id, OLD.last_seq + 1, NEW.last_seq
+        WHERE job_id = NEW.id AND seq > before AND seq <= NEW.last_seq;
+    IF written <> NEW.last_seq - before THEN
+        RAISE EXCEPTION 'job %: events %..% have a gap', NEW.id, before + 1, NEW.last_seq
             USING ERRCODE = 'check_violation';
     END IF;
     RETURN NULL;
@@ -64,6 +66,9 @@ END $$;
 CREATE CONSTRAINT TRIGGER gap_free AFTER UPDATE OF last_seq ON jobs
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
     WHEN (OLD.last_seq IS DISTINCT FROM NEW.last_seq)
+    EXECUTE FUNCTION polar_guard_sequence();
+CREATE CONSTRAINT TRIGGER gap_free_new AFTER INSERT ON jobs
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.last_seq > 0)
     EXECUTE FUNCTION polar_guard_sequence();
 """
 
@@ -150,6 +155,7 @@ def downgrade() -> None:
         DROP TRIGGER guard ON attempts;
         DROP TRIGGER immutable ON job_events;
         DROP TRIGGER within_sequence ON job_events;
+        DROP TRIGGER gap_free_new ON jobs;
         DROP TRIGGER gap_free ON jobs;
         DROP TRIGGER guard_new ON jobs;
         DROP TRIGGER guard ON jobs;

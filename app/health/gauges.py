@@ -1,0 +1,75 @@
+"""Numbers that Prometheus reads: the API's own and what Postgres knows."""
+
+import importlib.metadata
+from collections.abc import Iterable
+from typing import cast
+
+from prometheus_client import generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import text
+from sqlalchemy.pool import QueuePool
+
+from app.db import get_engine, transaction
+from app.telemetry import REGISTRY
+
+_QUERY = text(
+    """
+    SELECT 'jobs' AS what, status AS label, count(*) FROM jobs GROUP BY status
+    UNION ALL SELECT 'hints', queue, count(*) FROM outbox GROUP BY queue
+    UNION ALL SELECT 'preparations', status, count(*) FROM preparations
+        WHERE status IN ('waiting', 'running') GROUP BY status
+    UNION ALL SELECT 'unreleased', target, count(*) FROM attempts
+        WHERE released_at IS NULL GROUP BY target
+    UNION ALL SELECT 'workers', kind, count(*) FROM workers
+        WHERE seen_at > now() - interval '1 minute' GROUP BY kind
+    UNION ALL SELECT 'events', 'all', coalesce(sum(last_seq), 0)::bigint FROM jobs
+    """
+)
+_FAMILIES = {
+    "jobs": ("polar_jobs", "Jobs by status.", "status"),
+    "hints": ("polar_outbox_hints", "Hints that have not left for the broker.", "queue"),
+    "preparations": ("polar_preparations", "Preparations that wait or run.", "status"),
+    "unreleased": ("polar_attempts_unreleased", "Attempts whose machine is not free.", "target"),
+    "workers": ("polar_workers", "Processes of ours seen in the last minute.", "kind"),
+    "events": ("polar_events", "Events of all jobs that are kept.", "project"),
+}
+
+
+class _Database(Collector):
+    def collect(self) -> Iterable[Metric]:
+        """Ask Postgres once for all gauges."""
+        families = {
+            what: GaugeMetricFamily(name, text_, labels=[label])
+            for what, (name, text_, label) in _FAMILIES.items()
+        }
+        with transaction() as session:
+            for what, label, count in session.execute(_QUERY):
+                families[what].add_metric([label], count)
+        yield from families.values()
+
+
+class _Process(Collector):
+    def collect(self) -> Iterable[Metric]:
+        """Say what this process is and how its database pool is used."""
+        pool = cast("QueuePool", get_engine().pool)
+        connections = GaugeMetricFamily(
+            "polar_db_connections", "Connections of this process's pool.", labels=["state"]
+        )
+        connections.add_metric(["used"], pool.checkedout())
+        connections.add_metric(["idle"], pool.checkedin())
+        yield connections
+        build = GaugeMetricFamily("polar_build", "Version of the service.", labels=["version"])
+        build.add_metric([importlib.metadata.version("polar-trainer")], 1)
+        yield build
+
+
+_database, _process = _Database(), _Process()
+
+
+def exposition() -> bytes:
+    """Return all metrics in Prometheus' text format."""
+    for collector in (_database, _process):
+        if collector not in REGISTRY._collector_to_names:
+            REGISTRY.register(collector)
+    return generate_latest(REGISTRY)

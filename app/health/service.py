@@ -1,0 +1,85 @@
+"""What the service needs, and whether it answers; each look takes two seconds at most."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import httpx
+import redis
+import sqlalchemy.exc
+from sqlalchemy import text
+
+from app.db import transaction
+from app.errors import ServiceError
+from app.health.schemas import Readiness
+from app.settings import get_settings
+from app.storage import get_store
+
+_TIMEOUT = 2.0
+_FAILURES = (
+    sqlalchemy.exc.SQLAlchemyError,
+    redis.RedisError,
+    httpx.HTTPError,
+    ServiceError,
+    OSError,
+)
+_pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="readiness")
+_running: dict[str, Future[None]] = {}
+_log = logging.getLogger(__name__)
+
+
+def _database() -> None:
+    with transaction() as session:
+        session.execute(text("SELECT 1 FROM projects LIMIT 1"))
+
+
+def _workers() -> None:
+    query = text(
+        """SELECT EXISTS (SELECT FROM workers WHERE kind = 'host'
+        AND seen_at > now() - CAST(:seconds AS float) * interval '1 second')"""
+    )
+    with transaction() as session:
+        if not session.execute(query, {"seconds": get_settings().worker_timeout}).scalar():
+            raise OSError("no host is online")
+
+
+def _broker() -> None:
+    url = get_settings().broker_url.get_secret_value()
+    options = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
+    with redis.Redis.from_url(url, **options) as client:
+        client.ping()
+
+
+def _store() -> None:
+    get_store().head("readiness")
+
+
+def _mlflow() -> None:
+    if base := get_settings().mlflow_url:
+        httpx.get(f"{base.rstrip('/')}/health", timeout=_TIMEOUT).raise_for_status()
+
+
+_NEEDED: dict[str, Callable[[], None]] = {"database": _database, "broker": _broker, "store": _store}
+_WANTED: dict[str, Callable[[], None]] = {"mlflow": _mlflow, "workers": _workers}
+
+
+def readiness() -> Readiness:
+    """Look at every part at once; a look that hangs counts as no answer and is not repeated."""
+    parts = _NEEDED | _WANTED
+    for name, look in parts.items():
+        if name not in _running or _running[name].done():
+            _running[name] = _pool.submit(_quietly, name, look)
+    wait(_running.values(), timeout=_TIMEOUT + 0.5)
+    absent = {name for name, look in _running.items() if not look.done() or look.exception()}
+    missing = [name for name in _NEEDED if name in absent]
+    return Readiness(
+        ready=not missing, missing=missing, degraded=[name for name in _WANTED if name in absent]
+    )
+
+
+def _quietly(name: str, look: Callable[[], None]) -> None:
+    try:
+        look()
+    except _FAILURES as error:
+        _log.info("not ready: %s: %s", name, getattr(error, "orig", None) or error)
+        raise

@@ -1,0 +1,157 @@
+"""`/jobs`: submit, look at, change, cancel, retry, clone and delete training jobs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Header, Query, Request, Response
+
+from app.auth import Caller, Role, require
+from app.db import transaction
+from app.errors import FieldProblem, InvalidPayload
+from app.http import Answers, JobId
+from app.jobs import examples, listing, service
+from app.jobs.schemas import CloneRequest, JobOut, JobPage, JobPatch, JobQuery, RetryRequest
+from app.jobs.spec import JobSpec
+from app.jobs.submit import Submission, submit
+from app.storage import get_store
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+_ABSENT: Answers = {404: {"description": "No such job"}}
+_ONCE: Answers = {409: {"description": "The Idempotency-Key belongs to another request, or is in flight"}}
+_STATE: Answers = {409: {"description": "Impossible in the job's present state; the message says why"}}
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Makes the request safe to repeat: the same key and body get the same answer.",
+        examples=["3f0c9a1e-nightly"],
+    ),
+]
+
+
+def _created(response: Response, job: JobOut) -> JobOut:
+    response.headers["Location"] = f"/jobs/{job.id}"
+    return job
+
+
+@router.post("", status_code=201, summary="Submit a training job", responses={**_ONCE})
+def submit_job(
+    spec: Annotated[JobSpec, Body(openapi_examples=examples.SUBMIT)],
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+    caller: Caller = require(Role.SUBMITTER),
+) -> JobOut:
+    """Check the spec, fill in its defaults and queue the job."""
+    with transaction() as session:
+        job = submit(session, Submission(caller.project_id, spec, idempotency_key))
+    return _created(response, job)
+
+
+@router.get("", summary="List jobs", response_model_exclude_unset=True)
+def list_jobs(
+    query: Annotated[JobQuery, Query()], request: Request, caller: Caller = require(Role.VIEWER)
+) -> JobPage:
+    """Return a page of jobs, newest first. `label.<key>=<value>` filters by label."""
+    labels = {
+        name.removeprefix("label."): value
+        for name, value in request.query_params.items()
+        if name.startswith("label.")
+    }
+    if "" in labels:
+        message = "query label.: write label.<key>=<value>"
+        raise InvalidPayload([FieldProblem(pointer="", message=message)])
+    with transaction() as session:
+        return listing.list_jobs(session, caller.project_id, query, labels)
+
+
+@router.get("/{job_id}", summary="Look at a job", responses={**_ABSENT})
+def get_job(job_id: JobId, caller: Caller = require(Role.VIEWER)) -> JobOut:
+    """Return where the job stands, why it waits, its attempts and its traces elsewhere."""
+    with transaction() as session:
+        return service.show_job(session, caller.project_id, job_id)
+
+
+@router.patch(
+    "/{job_id}", summary="Change name, labels or priority", responses={**_ABSENT, **_STATE}
+)
+def patch_job(
+    job_id: JobId,
+    patch: Annotated[JobPatch, Body(openapi_examples=examples.PATCH)],
+    caller: Caller = require(Role.SUBMITTER),
+) -> JobOut:
+    """Change what may change after submission; a field left out stays as it is."""
+    with transaction() as session:
+        return service.patch_job(session, caller.project_id, job_id, patch)
+
+
+@router.post(
+    "/{job_id}/cancel", status_code=202, summary="Cancel a job", responses={**_ABSENT, **_STATE}
+)
+def cancel_job(job_id: JobId, caller: Caller = require(Role.SUBMITTER)) -> JobOut:
+    """Cancel a waiting job at once; ask a running one to stop. Repeating it changes nothing."""
+    with transaction() as session:
+        return service.cancel_job(session, caller.project_id, job_id)
+
+
+@router.post(
+    "/{job_id}/retry",
+    status_code=201,
+    summary="Try a finished job again",
+    responses={**_ABSENT, **_STATE},
+)
+def retry_job(
+    job_id: JobId,
+    response: Response,
+    body: Annotated[RetryRequest | None, Body(openapi_examples=examples.RETRY)] = None,
+    idempotency_key: IdempotencyKey = None,
+    caller: Caller = require(Role.SUBMITTER),
+) -> JobOut:
+    """Make a new job that goes on from the newest checkpoint, or from scratch."""
+    with transaction() as session:
+        job = service.retry_job(
+            session, caller.project_id, job_id, body or RetryRequest(), idempotency_key
+        )
+    return _created(response, job)
+
+
+@router.post(
+    "/{job_id}/clone",
+    status_code=201,
+    summary="Submit a job again with changes",
+    responses={**_ABSENT, **_ONCE},
+)
+def clone_job(
+    job_id: JobId,
+    response: Response,
+    body: Annotated[CloneRequest | None, Body(openapi_examples=examples.CLONE)] = None,
+    idempotency_key: IdempotencyKey = None,
+    caller: Caller = require(Role.SUBMITTER),
+) -> JobOut:
+    """Make a new job of the same spec; `overrides` is a JSON merge patch on it."""
+    with transaction() as session:
+        job = service.clone_job(
+            session, caller.project_id, job_id, body or CloneRequest(), idempotency_key
+        )
+    return _created(response, job)
+
+
+@router.delete(
+    "/{job_id}", status_code=204, summary="Delete a job", responses={**_ABSENT, **_STATE}
+)
+def delete_job(
+    job_id: JobId,
+    *,
+    artifacts: Annotated[
+        bool, Query(description="Delete its checkpoints and models as well.")
+    ] = False,
+    caller: Caller = require(Role.SUBMITTER),
+) -> None:
+    """Delete a finished job. What it published stays unless `artifacts=true`."""
+    with transaction() as session:
+        service.check_deletable(session, caller.project_id, job_id)
+    if artifacts:  # idempotent, and before the rows: an outage leaves a job that can be deleted
+        get_store().delete_prefix(f"{caller.project_id}/jobs/{job_id}/")
+    with transaction() as session:
+        service.delete_job(session, caller.project_id, job_id, artifacts=artifacts)

@@ -1,0 +1,172 @@
+"""What can be done with jobs; shared by routes, handlers and supervisors."""
+
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import delete, update
+from sqlalchemy.orm import Session
+
+from app.errors import Conflict, InvalidPayload, NotFound
+from app.events.store import append_events
+from app.jobs import store, view
+from app.jobs.lifecycle import OPEN, TERMINAL, Change, Status, transition
+from app.jobs.schemas import CloneRequest, JobOut, JobPatch, RetryRequest
+from app.jobs.spec import JobSpec
+from app.jobs.submit import Origin, Submission, as_given, submit
+from app.models import Job, ModelVersion
+from app.pointers import explain_body
+
+_AT_ONCE = (Status.QUEUED, Status.PAUSED)
+
+
+def find_job(session: Session, project_id: str, job_id: str, *, lock: bool = False) -> Job:
+    """Return the project's job; raises NotFound."""
+    job = store.get_job(session, project_id, job_id, lock=lock)
+    if job is None:
+        raise NotFound(f"there is no job {job_id}", "job_not_found")
+    return job
+
+
+def show_job(session: Session, project_id: str, job_id: str) -> JobOut:
+    """Return the job as it looks from outside; raises NotFound."""
+    return view.of_job(session, find_job(session, project_id, job_id))
+
+
+def cancel_job(session: Session, project_id: str, job_id: str) -> JobOut:
+    """Cancel a waiting job now, or ask the holder of a running one to stop it.
+
+    Doing it twice changes nothing. Raises Conflict for a job that has succeeded or failed.
+    """
+    job = find_job(session, project_id, job_id, lock=True)
+    status = Status(job.status)
+    if status in (Status.SUCCEEDED, Status.FAILED):
+        raise Conflict(
+            f"the job has {status.value} already, so nothing is left to cancel; "
+            "it can be deleted, retried or cloned",
+            "job_finished",
+        )
+    if status in OPEN and store.request_cancel(session, job.id):
+        if status in _AT_ONCE:
+            transition(session, job.id, Status.CANCELLED, Change(message="cancelled on request"))
+        else:
+            data = {"status": status.value, "phase": job.phase, "cancel_requested": True}
+            append_events(session, job.id, [{"type": "status", "data": data}])
+        store.wake_workers(session, "cancel")
+    session.refresh(job)
+    return view.of_job(session, job)
+
+
+def patch_job(session: Session, project_id: str, job_id: str, patch: JobPatch) -> JobOut:
+    """Change name, labels or priority; raises Conflict for the priority of a finished job."""
+    job = find_job(session, project_id, job_id, lock=True)
+    values = patch.model_dump(exclude_unset=True)
+    if "priority" in values and Status(job.status) in TERMINAL:
+        raise Conflict(
+            f"the job is {job.status}: its priority has no effect any more", "job_finished"
+        )
+    if values:
+        session.execute(update(Job).where(Job.id == job.id).values(**values))
+        store.wake_workers(session, "priority")
+        session.refresh(job)
+    return view.of_job(session, job)
+
+
+def check_deletable(session: Session, project_id: str, job_id: str) -> Job:
+    """Return the locked job; raises Conflict while anything of it is in use."""
+    job = find_job(session, project_id, job_id, lock=True)
+    if Status(job.status) not in TERMINAL:
+        raise Conflict(f"the job is {job.status}; cancel it first", "job_not_finished")
+    if held := store.unreleased(session, job.id):
+        raise Conflict(
+            f"the machine of attempt {held[0]} is not released yet; try again shortly",
+            "not_released",
+        )
+    if waiting := store.dependants(session, job.id):
+        raise Conflict(f"job {waiting[0]} starts from it and is not finished", "in_use")
+    return job
+
+
+def delete_job(session: Session, project_id: str, job_id: str, *, artifacts: bool) -> None:
+    """Delete the job's rows; its objects must be gone before when `artifacts` is set."""
+    job = check_deletable(session, project_id, job_id)
+    if artifacts:
+        gone = update(ModelVersion).where(ModelVersion.job_id == job.id)
+        session.execute(gone.values(deleted_at=store.NOW))
+    session.execute(delete(Job).where(Job.id == job.id))
+
+
+def retry_job(
+    session: Session, project_id: str, job_id: str, request: RetryRequest, key: str | None
+) -> JobOut:
+    """Make a new job of the same spec, going on from the newest checkpoint.
+
+    Raises Conflict for a job that is not finished, or that has nothing left to train.
+    """
+    parent = find_job(session, project_id, job_id)
+    status = Status(parent.status)
+    if status in OPEN:
+        raise Conflict(
+            f"the job is {status.value}; cancel it first, or clone it", "job_not_finished"
+        )
+    if status is Status.SUCCEEDED and not request.from_scratch:
+        raise Conflict(
+            "the job has succeeded, its newest checkpoint is its end; "
+            "retry with from_scratch, or clone it",
+            "job_succeeded",
+        )
+    start = None if request.from_scratch else _newest_start(session, parent)
+    origin = Origin(
+        retry_of=parent.id, start_from=start, resolved=parent.resolved if start else None
+    )
+    spec = JobSpec.model_validate(parent.spec)
+    return submit(session, Submission(project_id, spec, key, origin))
+
+
+def _newest_start(session: Session, parent: Job) -> dict[str, Any] | None:
+    checkpoint = store.newest_checkpoint(session, parent.id)
+    if checkpoint is None:
+        return parent.start_from
+    return {"job_id": parent.id, "step": checkpoint.step, "prefix": checkpoint.prefix}
+
+
+def clone_job(
+    session: Session, project_id: str, job_id: str, request: CloneRequest, key: str | None
+) -> JobOut:
+    """Make a new job of the same spec with overrides; raises InvalidPayload."""
+    parent = find_job(session, project_id, job_id)
+    merged = merge_patch(parent.spec, request.overrides)
+    try:
+        spec = JobSpec.model_validate(merged)
+    except ValidationError as error:
+        problems = explain_body(error, JobSpec)
+        moved = [p.model_copy(update={"pointer": f"/overrides{p.pointer}"}) for p in problems]
+        raise InvalidPayload(moved) from error
+    return submit(session, Submission(project_id, spec, key, Origin(clone_of=parent.id)))
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Apply a JSON merge patch (RFC 7386): objects merge, null removes, the rest replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged
+
+
+__all__ = [
+    "as_given",
+    "cancel_job",
+    "check_deletable",
+    "clone_job",
+    "delete_job",
+    "find_job",
+    "merge_patch",
+    "patch_job",
+    "retry_job",
+    "show_job",
+    "submit",
+]

@@ -1,0 +1,225 @@
+"""Jobs in Postgres."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, func, or_, select, text
+from sqlalchemy.orm import Session
+
+from app.db import touch
+from app.models import Attempt, CheckpointRow, Job, MlflowRun, ModelVersion, Preparation, Worker
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A job about to be written; everything was checked."""
+
+    id: str
+    project_id: str
+    name: str
+    labels: dict[str, str]
+    priority: int
+    task_type: str
+    backend: str
+    target: str
+    spec: dict[str, Any]
+    resolved: dict[str, Any]
+    warnings: list[dict[str, Any]]
+    max_attempts: int
+    retry_of: str | None = None
+    clone_of: str | None = None
+    start_from: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Once:
+    """An idempotency key with the hash of the request that it belongs to."""
+
+    key: str | None
+    body_hash: str
+    hours: int
+
+
+# One statement and one round trip: the key, the job, its first event, its preparation and the hint.
+# Who holds the advisory lock is in flight; the loser finds no row and looks which case it is.
+_INSERT = text(
+    """
+    WITH once AS (
+        INSERT INTO idempotency_keys AS k (project_id, key, body_hash, status_code, response)
+        SELECT :project_id, CAST(:key AS text), :body_hash, 201,
+            CAST(:answer AS jsonb) || jsonb_build_object('created_at', now(), 'updated_at', now())
+        WHERE CAST(:key AS text) IS NOT NULL AND pg_try_advisory_xact_lock(
+            hashtextextended(:project_id || '/' || CAST(:key AS text), 0))
+        ON CONFLICT (project_id, key) DO UPDATE SET body_hash = excluded.body_hash,
+            response = excluded.response, created_at = now()
+            WHERE k.created_at < now() - CAST(:hours AS int) * interval '1 hour'
+        RETURNING 1
+    ), job AS (
+        INSERT INTO jobs (id, project_id, name, labels, priority, phase, task_type, backend, target,
+            spec, resolved, warnings, max_attempts, retry_of, clone_of, start_from, last_seq)
+        SELECT :id, :project_id, :name, CAST(:labels AS jsonb), :priority, 'preparing', :task_type,
+            :backend, :target, CAST(:spec AS jsonb), CAST(:resolved AS jsonb),
+            CAST(:warnings AS jsonb), :max_attempts, :retry_of, :clone_of,
+            CAST(:start_from AS jsonb), 1
+        WHERE CAST(:key AS text) IS NULL OR EXISTS (SELECT FROM once)
+        RETURNING id, project_id, created_at
+    ), event AS (
+        INSERT INTO job_events (job_id, seq, project_id, type, data)
+        SELECT id, 1, project_id, 'status', '{"status": "queued", "phase": "preparing"}' FROM job
+    ), preparation AS (
+        INSERT INTO preparations (job_id, project_id) SELECT id, project_id FROM job
+    ), hint AS (
+        INSERT INTO outbox (project_id, queue, handler, args)
+        SELECT project_id, 'prepare', 'prepare', jsonb_build_array(id) FROM job
+    )
+    SELECT created_at FROM job
+    """
+)
+
+
+def insert_job(
+    session: Session, job: NewJob, once: Once, answer: dict[str, Any]
+) -> datetime | None:
+    """Write a queued job with its first event, preparation and hint; return its creation time.
+
+    `answer` is remembered under the idempotency key. None: that key was used before.
+    """
+    row = session.execute(
+        _INSERT,
+        {
+            **{name: getattr(job, name) for name in _PLAIN},
+            **{name: _json(getattr(job, name)) for name in _JSON},
+            "key": once.key,
+            "body_hash": once.body_hash,
+            "hours": once.hours,
+            "answer": _json(answer),
+        },
+    ).first()
+    if row is None:
+        return None
+    touch(session, job.id)
+    created: datetime = row[0]
+    return created
+
+
+_JSON = ("labels", "spec", "resolved", "warnings", "start_from")
+_PLAIN = (
+    *("id", "project_id", "name", "priority", "task_type", "backend", "target"),
+    *("max_attempts", "retry_of", "clone_of"),
+)
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def remembered(session: Session, project_id: str, once: Once) -> Row[Any] | None:
+    """Return `body_hash` and `response` of a key that is not too old."""
+    query = text(
+        """SELECT body_hash, response FROM idempotency_keys
+        WHERE project_id = :project_id AND key = :key
+            AND created_at >= now() - CAST(:hours AS int) * interval '1 hour'"""
+    )
+    return session.execute(
+        query, {"project_id": project_id, "key": once.key, "hours": once.hours}
+    ).first()
+
+
+def get_job(session: Session, project_id: str, job_id: str, *, lock: bool = False) -> Job | None:
+    """Return the project's job; `lock` keeps others from changing it until the commit."""
+    query = select(Job).where(Job.project_id == project_id, Job.id == job_id)
+    return session.scalar(query.with_for_update() if lock else query)
+
+
+def list_jobs(
+    session: Session,
+    project_id: str,
+    columns: Sequence[str],
+    conditions: Sequence[ColumnElement[bool]],
+    limit: int,
+) -> list[Row[Any]]:
+    """Return a page of jobs, newest first, with only these columns."""
+    query = (
+        select(*(getattr(Job, name) for name in columns))
+        .where(Job.project_id == project_id, *conditions)
+        .order_by(Job.id.desc())
+        .limit(limit)
+    )
+    return list(session.execute(query))
+
+
+def queue_position(session: Session, job: Job) -> int:
+    """Return the job's place among all queued jobs, 1 for the first."""
+    ahead = or_(
+        Job.priority > job.priority,
+        and_(Job.priority == job.priority, Job.created_at < job.created_at),
+    )
+    query = select(func.count()).where(Job.status == "queued", ahead)
+    return session.scalars(query).one() + 1
+
+
+def attempts(session: Session, job_id: str) -> list[tuple[Attempt, str | None]]:
+    """Return the job's attempts in order, each with its host's name."""
+    query = (
+        select(Attempt, Worker.hostname)
+        .join(Worker, Worker.id == Attempt.worker_id, isouter=True)
+        .where(Attempt.job_id == job_id)
+        .order_by(Attempt.number)
+    )
+    return [(row[0], row[1]) for row in session.execute(query)]
+
+
+def companions(
+    session: Session, job_id: str
+) -> tuple[Preparation | None, MlflowRun | None, ModelVersion | None]:
+    """Return the job's preparation, MLflow run and published model version."""
+    return (
+        session.get(Preparation, job_id),
+        session.get(MlflowRun, job_id),
+        session.scalar(select(ModelVersion).where(ModelVersion.job_id == job_id)),
+    )
+
+
+def newest_checkpoint(session: Session, job_id: str) -> CheckpointRow | None:
+    """Return the job's whole checkpoint of the highest step."""
+    query = select(CheckpointRow).where(
+        CheckpointRow.job_id == job_id, CheckpointRow.deleted_at.is_(None)
+    )
+    order = query.order_by(CheckpointRow.step.desc(), CheckpointRow.created_at.desc()).limit(1)
+    return session.scalar(order)
+
+
+def unreleased(session: Session, job_id: str) -> list[str]:
+    """Return the ids of the job's attempts whose machine is not free yet."""
+    query = select(Attempt.id).where(Attempt.job_id == job_id, Attempt.released_at.is_(None))
+    return list(session.scalars(query))
+
+
+def dependants(session: Session, job_id: str) -> list[str]:
+    """Return open jobs that start from this job's checkpoint or model."""
+    query = text(
+        """SELECT id FROM jobs WHERE status NOT IN ('succeeded', 'failed', 'cancelled') AND (
+            start_from ->> 'job_id' = :id OR (resolved #>> '{model,source}' = 'job'
+                AND resolved #>> '{model,name_or_path}' = :id)) LIMIT 5"""
+    )
+    return list(session.scalars(query, {"id": job_id}))
+
+
+NOW = func.now()
+
+
+def request_cancel(session: Session, job_id: str) -> bool:
+    """Write the wish to cancel; False when it was written before."""
+    query = text(
+        """UPDATE jobs SET cancel_requested_at = now(), updated_at = now()
+        WHERE id = :id AND cancel_requested_at IS NULL RETURNING id"""
+    )
+    return session.execute(query, {"id": job_id}).first() is not None
+
+
+def wake_workers(session: Session, why: str) -> None:
+    """Wake the reconciler and the supervisors at the commit."""
+    session.execute(text("SELECT pg_notify('polar_work', :why)"), {"why": why})

@@ -1,0 +1,126 @@
+"""From a valid JobSpec to a queued job: resolved, checked, written once."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.errors import Conflict, InvalidPayload
+from app.ids import new_id
+from app.jobs import store, view
+from app.jobs.hardware import Host, hosts_online
+from app.jobs.references import check_devices, check_references
+from app.jobs.resolution import resolve_spec
+from app.jobs.schemas import JobOut, Warn
+from app.jobs.spec import JobSpec
+from app.jobs.store import NewJob, Once
+from app.settings import Settings, get_settings
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The job that a new one was made from."""
+
+    retry_of: str | None = None
+    clone_of: str | None = None
+    start_from: dict[str, Any] | None = None
+    resolved: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A request for a job: who asks, what for, and the key that makes it safe to repeat."""
+
+    project_id: str
+    spec: JobSpec
+    idempotency_key: str | None = None
+    origin: Origin = field(default_factory=Origin)
+
+    def once(self, settings: Settings) -> Once:
+        """Return the idempotency key with the hash of everything that makes the job."""
+        origin = self.origin
+        content = [as_given(self.spec), origin.retry_of, origin.clone_of, bool(origin.start_from)]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return Once(self.idempotency_key, digest, settings.idempotency_hours)
+
+
+def as_given(spec: JobSpec) -> dict[str, Any]:
+    """Return the spec with only the fields that the caller wrote."""
+    return spec.model_dump(mode="json", exclude_unset=True)
+
+
+def submit(session: Session, submission: Submission) -> JobOut:
+    """Check and write a job; with a key used before, return that request's answer.
+
+    Raises InvalidPayload for fields that cannot work, Conflict `idempotency_mismatch` or
+    `in_flight` for a key that belongs to another request.
+    """
+    settings = get_settings()
+    once = submission.once(settings)
+    try:
+        job = _checked(session, submission, settings)
+    except InvalidPayload:
+        before = _answer_before(session, submission.project_id, once) if once.key else None
+        if before is None:
+            raise
+        return before
+    answer = view.of_new(job)
+    created = store.insert_job(session, job, once, answer.model_dump(mode="json"))
+    if created is not None:
+        return answer.model_copy(update={"created_at": created, "updated_at": created})
+    before = _answer_before(session, submission.project_id, once)
+    if before is None:
+        raise Conflict(
+            "a request with this Idempotency-Key is being answered right now; try again",
+            "in_flight",
+        )
+    return before
+
+
+def _answer_before(session: Session, project_id: str, once: Once) -> JobOut | None:
+    found = store.remembered(session, project_id, once)
+    if found is None:
+        return None
+    if found.body_hash != once.body_hash:
+        raise Conflict(
+            "this Idempotency-Key was used for another request; use a new key for a new job",
+            "idempotency_mismatch",
+        )
+    return JobOut.model_validate(found.response)
+
+
+def _checked(session: Session, submission: Submission, settings: Settings) -> NewJob:
+    spec, origin = submission.spec, submission.origin
+    hosts = hosts_online(session)
+    problems = check_references(session, submission.project_id, spec, settings)
+    problems += check_devices(spec, hosts)
+    if problems:
+        raise InvalidPayload(problems)
+    resolved, warnings = resolve_spec(spec, hosts)
+    job_id = new_id("job")
+    job = NewJob(
+        id=job_id,
+        project_id=submission.project_id,
+        name=spec.name or f"{spec.task.type}-{job_id[-8:].lower()}",
+        labels=spec.labels,
+        priority=spec.priority,
+        task_type=spec.task.type,
+        backend=resolved["backend"],
+        target="local" if spec.compute.target == "auto" else spec.compute.target,
+        spec=as_given(spec),
+        resolved=resolved,
+        warnings=[w.model_dump() for w in (*warnings, *_warn_of_hosts(hosts))],
+        max_attempts=spec.retry.max_attempts,
+        retry_of=origin.retry_of,
+        clone_of=origin.clone_of,
+        start_from=origin.start_from,
+    )
+    return job if origin.resolved is None else replace(job, resolved=origin.resolved)
+
+
+def _warn_of_hosts(hosts: list[Host]) -> list[Warn]:
+    if hosts:
+        return []
+    return [Warn(code="no_worker", message="no host is online: the job waits until one is")]

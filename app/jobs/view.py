@@ -1,0 +1,124 @@
+"""How a job looks from outside."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.jobs import store
+from app.jobs.lifecycle import OPEN, RULES, FailureReason, Status
+from app.jobs.schemas import AttemptOut, ExternalRefs, JobOut, MlflowRef, ModelRefOut
+from app.jobs.store import NewJob
+from app.models import Attempt, Job, MlflowRun, ModelVersion, Preparation
+from app.settings import get_settings
+
+_SAME = (
+    *("id", "name", "labels", "priority", "task_type", "backend", "target", "spec", "resolved"),
+    *("warnings", "retry_of", "clone_of", "start_from", "max_attempts"),
+)
+_STATE = (
+    *("status", "phase", "reason", "message", "cancel_requested_at", "progress"),
+    *("latest_metrics", "created_at", "updated_at", "started_at", "finished_at"),
+)
+_NOTHING_YET: dict[str, Any] = dict.fromkeys(
+    (
+        *("reason", "message", "turn", "queue_position", "cancel_requested_at", "progress"),
+        *("latest_metrics", "started_at", "finished_at"),
+    )
+)
+
+
+def of_new(job: NewJob) -> JobOut:
+    """Return the job as it looks at the moment that it is written."""
+    now = datetime.now(UTC)  # replaced by the database's time
+    return JobOut(
+        **{name: getattr(job, name) for name in _SAME},
+        **_NOTHING_YET,
+        status=Status.QUEUED,
+        phase="preparing",
+        waiting_for=_PREPARING["waiting"],
+        attempts=[],
+        links=_links(job.id, Status.QUEUED),
+        external_refs=ExternalRefs(storage=_storage(job.project_id, job.id)),
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def of_job(session: Session, job: Job) -> JobOut:
+    """Return the job with its attempts, place in the queue and traces elsewhere."""
+    preparation, run, version = store.companions(session, job.id)
+    status = Status(job.status)
+    waiting = status is Status.QUEUED
+    return JobOut(
+        **{name: getattr(job, name) for name in (*_SAME, *_STATE)},
+        turn=RULES[FailureReason(job.reason)].turn if job.reason else None,
+        waiting_for=_waiting_for(job, preparation) if waiting else None,
+        queue_position=store.queue_position(session, job) if waiting else None,
+        attempts=_attempts(store.attempts(session, job.id)),
+        links=_links(job.id, status),
+        external_refs=_references(job, run, version),
+    )
+
+
+_PREPARING = {
+    "waiting": "a free prepare worker",
+    "running": "its data, which are being prepared",
+    "failed": "its data, whose preparation has failed",
+}
+
+
+def _waiting_for(job: Job, preparation: Preparation | None) -> str:
+    if job.not_before is not None and job.not_before > datetime.now(UTC):
+        return f"the next attempt, not before {job.not_before.astimezone(UTC).isoformat()}"
+    if job.prepared_key is None and preparation is not None:
+        return _PREPARING.get(preparation.status, "its data")
+    return job.waiting_for or "a free device"
+
+
+def _attempts(rows: list[tuple[Attempt, str | None]]) -> list[AttemptOut]:
+    following = [row for row, _ in rows[1:]]
+    return [
+        AttemptOut(
+            **{
+                name: getattr(row, name)
+                for name in AttemptOut.model_fields
+                if name not in ("machine", "steps_lost")
+            },
+            machine=hostname or row.worker_id,
+            steps_lost=_steps_lost(row, following[i] if i < len(following) else None),
+        )
+        for i, (row, hostname) in enumerate(rows)
+    ]
+
+
+def _steps_lost(row: Attempt, following: Attempt | None) -> int | None:
+    if following is None or following.started_at is None or row.last_step is None:
+        return None
+    return max(0, row.last_step - (following.resumed_step or 0))
+
+
+def _links(job_id: str, status: Status) -> dict[str, str]:
+    own = f"/jobs/{job_id}"
+    parts = ("events", "logs", "metrics", "checkpoints", "artifacts")
+    possible = ("cancel",) if status in OPEN else ("retry",)
+    return {"self": own} | {name: f"{own}/{name}" for name in (*parts, *possible, "clone")}
+
+
+def _storage(project_id: str, job_id: str) -> str:
+    return f"s3://{get_settings().s3_bucket}/{project_id}/jobs/{job_id}/"
+
+
+def _references(job: Job, run: MlflowRun | None, version: ModelVersion | None) -> ExternalRefs:
+    return ExternalRefs(
+        storage=_storage(job.project_id, job.id),
+        mlflow=run and _mlflow(run),
+        model=version and ModelRefOut(id=version.id, name=version.name, version=version.version),
+    )
+
+
+def _mlflow(run: MlflowRun) -> MlflowRef:
+    base, url = get_settings().mlflow_url, None
+    if base and run.run_id:
+        url = f"{base.rstrip('/')}/#/experiments/{run.experiment_id}/runs/{run.run_id}"
+    return MlflowRef(experiment_id=run.experiment_id, run_id=run.run_id, url=url)

@@ -1,0 +1,1 @@
+"""API keys: shown once, stored hashed, with one of four roles."""

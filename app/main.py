@@ -1,0 +1,72 @@
+"""The API: which routers it has, and what stands around them."""
+
+import contextlib
+import importlib.metadata
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Depends, FastAPI
+
+from app import docs, openapi
+from app.events.feed import Feed
+from app.events.routes import router as events
+from app.health.routes import router as health
+from app.http import handle_errors, refuse_unknown_query
+from app.jobs.routes import router as jobs
+from app.keys.routes import router as keys
+from app.middleware import BodyLimit, KeyCheck, RequestContext
+from app.secrets.routes import router as secrets
+from app.settings import Settings, get_settings
+from app.targets.routes import router as targets
+
+# Every router of the API; there is no discovery.
+ROUTERS: tuple[APIRouter, ...] = (
+    jobs,
+    events,
+    targets,
+    secrets,
+    keys,
+    health,
+    docs.router,
+)
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
+    to_thread.current_default_thread_limiter().total_tokens = settings.threads
+    async with Feed(settings).running() as app.state.feed:
+        yield
+
+
+class Api(FastAPI):
+    """FastAPI with our description of errors."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document, made once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi.describe(self)
+        return self.openapi_schema
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """Return the API."""
+    settings = settings or get_settings()
+    app = Api(
+        title="POLAR Trainer",
+        version=importlib.metadata.version("polar-trainer"),
+        description="Submit training jobs, watch them, and fetch what they made.",
+        lifespan=partial(_lifespan, settings),
+        dependencies=[Depends(refuse_unknown_query)],
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    for router in ROUTERS:
+        app.include_router(router)
+    handle_errors(app)
+    app.add_middleware(KeyCheck, required=settings.auth == "keys")
+    app.add_middleware(BodyLimit)
+    app.add_middleware(RequestContext)  # added last: the outermost
+    return app

@@ -1,0 +1,191 @@
+"""What happens around every request: its id, access log, size limit, key check, last catch."""
+
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from anyio import to_thread
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+
+from app import problem
+from app.auth import OPEN_PATHS, Caller, cached_caller, find_caller
+from app.errors import ServiceError, TooLarge
+from app.ids import new_id
+from app.journal import request_id as current_request_id
+from app.telemetry import LATENCY
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY = 1024 * 1024
+_REQUEST_ID = re.compile(r"^[A-Za-z0-9._-]{1,128}$")
+_UPLOAD = re.compile(r"^/datasets(/.*)?$")
+_SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_access = logging.getLogger("app.access")
+_log = logging.getLogger(__name__)
+
+
+async def _answer(send: Send, document: problem.Problem, headers: dict[str, str]) -> None:
+    body = problem.encoded(document, current_request_id.get())
+    all_headers = {
+        "Content-Type": problem.MEDIA_TYPE,
+        "Content-Length": str(len(body)),
+        **(problem.RETRY_AFTER if document.status == 503 else {}),
+        **headers,
+    }
+    raw = [(name.lower().encode(), value.encode()) for name, value in all_headers.items()]
+    await send({"type": "http.response.start", "status": document.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+class RequestContext:
+    """Outermost: gives the request its id, logs it once, and turns what nobody caught into 500."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        identity = given if _REQUEST_ID.match(given) else new_id("req")
+        token = current_request_id.set(identity)
+        exchange = _Exchange(send, identity)
+        began = time.perf_counter()
+        try:
+            await self.app(scope, receive, exchange.send)
+        except Exception:  # noqa: BLE001 - the API process's one broad except
+            _log.exception("uncaught error in %s %s", scope["method"], scope["path"])
+            await exchange.fail()
+        finally:
+            _log_access(scope, exchange.status, time.perf_counter() - began)
+            current_request_id.reset(token)
+
+
+class _Exchange:
+    """One response on its way out; remembers the status and adds the common headers."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on; the first one gets the request id and the security headers."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-ID"] = self._request_id
+            for name, value in _SECURITY_HEADERS.items():
+                headers.setdefault(name, value)
+        await self._send(message)
+
+    async def fail(self) -> None:
+        """Answer 500, if nothing was answered yet; else the connection just breaks off."""
+        if self.status:
+            return
+        message = f"something went wrong on our side; it is logged as request {self._request_id}"
+        document = problem.problem(500, "Internal error", "internal", message)
+        await _answer(self.send, document, {})
+
+
+def _log_access(scope: Scope, status: int, seconds: float) -> None:
+    route = getattr(scope.get("route"), "path", "unmatched")
+    LATENCY.labels(scope["method"], route, str(status)).observe(seconds)
+    caller: Caller | None = scope.get("state", {}).get("caller")
+    fields = {
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "duration_ms": round(seconds * 1000, 2),
+        "client": (scope.get("client") or ["?"])[0],
+        "key": caller.key_id if caller else None,
+        "project": caller.project_id if caller else None,
+    }
+    _access.info("request", extra={"fields": fields})
+
+
+class BodyLimit:
+    """Refuses bodies above 1 MiB; uploads of data sets have a limit of their own."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or _is_upload(scope):
+            await self.app(scope, receive, send)
+            return
+        length = Headers(scope=scope).get("content-length", "0")
+        if length.isdecimal() and int(length) > MAX_BODY:
+            await _answer(send, problem.of_service_error(_too_large()), {"Connection": "close"})
+            return
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > MAX_BODY:
+                raise HTTPException(413, str(_too_large()))
+            return message
+
+        await self.app(scope, limited, send)
+
+
+def _is_upload(scope: Scope) -> bool:
+    is_json = "json" in Headers(scope=scope).get("content-type", "")
+    return scope["method"] == "POST" and bool(_UPLOAD.match(scope["path"])) and not is_json
+
+
+def _too_large() -> TooLarge:
+    return TooLarge(
+        f"the body is larger than {MAX_BODY // 1024} KiB; data goes to POST /datasets", "too_large"
+    )
+
+
+class KeyCheck:
+    """Puts the caller into the request's state, or answers 401 before anything else is looked at.
+
+    A key seen a moment ago costs neither a query nor a thread.
+    """
+
+    def __init__(self, app: App, *, required: bool) -> None:
+        self.app = app
+        self.required = required
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        if not self.required:
+            state["caller"] = Caller.anonymous()
+        elif scope["path"] not in OPEN_PATHS:
+            header = Headers(scope=scope).get("authorization")
+            try:
+                caller = cached_caller(header)
+                state["caller"] = caller or await to_thread.run_sync(find_caller, header)
+            except ServiceError as error:
+                challenge = {"WWW-Authenticate": 'Bearer realm="polar"'}
+                await _answer(send, problem.of_service_error(error), challenge)
+                return
+            except problem.OUTAGES as error:
+                _log.warning("no key check: %s", error)
+                await _answer(send, problem.of_outage(error), {})
+                return
+        await self.app(scope, receive, send)

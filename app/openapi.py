@@ -1,0 +1,60 @@
+"""The API's description: FastAPI's own, with every error answered as it really is."""
+
+import json
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from app.problem import MEDIA_TYPE, Problem
+
+_COMMON = {
+    "400": "Malformed: not JSON, or a header or cursor that is none",
+    "401": "No API key, or one that is not valid",
+    "403": "The key's role does not suffice",
+    "404": "No such thing in the caller's project",
+    "413": "The body is above its limit",
+    "422": "One or more fields are wrong; `errors` points at each",
+    "503": "Database, broker or store does not answer; `Retry-After` says when to retry",
+}
+_SCHEMA = {"$ref": "#/components/schemas/Problem"}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document of the app."""
+    document = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes
+    )
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(problem.pop("$defs", {}))
+    schemas["Problem"] = problem
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    for item in document["paths"].values():
+        for operation in item.values():
+            _describe_errors(operation)
+    return document
+
+
+def _describe_errors(operation: dict[str, Any]) -> None:
+    answers = operation["responses"]
+    open_to_all = "security" not in operation
+    wanted = {"503"} if open_to_all else {"400", "401", "403", "422", "503"}
+    if "requestBody" in operation:
+        wanted |= {"413"}
+    if any(p["in"] == "path" for p in operation.get("parameters", ())):
+        wanted |= {"404"}
+    for status in sorted(wanted):
+        given = answers.get(status, {}).get("description", "Validation Error")
+        text = _COMMON[status] if given == "Validation Error" else given
+        answers[status] = {"description": text}
+    for status, answer in answers.items():
+        if status >= "400":
+            answer["content"] = {MEDIA_TYPE: {"schema": _SCHEMA}}
+    operation["responses"] = dict(sorted(answers.items()))
+
+
+def canonical(document: dict[str, Any]) -> str:
+    """Return the document as it is committed: sorted keys, two spaces, one final newline."""
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,1 @@
+"""Secrets: write-only values by name, encrypted with a key file."""
