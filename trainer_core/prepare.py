@@ -25,9 +25,11 @@ from trainer_core.data.report import LEDGER, REPORT, PreparedReport, read_report
 from trainer_core.data.sink import PLAIN, Part, histogram, lay_out_all
 from trainer_core.data.sources import Source, sources_of
 from trainer_core.data.templates import Template, choose_template
-from trainer_core.data.tokenizer import load_tokenizer, tokenizer_hash
+from trainer_core.data.tokenizer import tokenizer_hash
 from trainer_core.errors import DataUnavailable
 from trainer_core.launch import read_launch, read_secrets
+from trainer_core.loading import load_tokenizer
+from trainer_core.model_source import locate
 from trainer_core.publish.manifest import canonical_hash, sync_folder, write_manifest
 from trainer_core.spec import Launch
 
@@ -102,7 +104,8 @@ class _Preparation:
     def run(self, tokenizer: Any) -> PreparedReport:
         self._staging.mkdir()
         if tokenizer is None:
-            tokenizer = load_tokenizer(self._launch, self._secrets, self._staging)
+            source = locate(self._spec.model, self._launch.paths, self._secrets)
+            tokenizer = load_tokenizer(source)
         template = choose_template(self._spec.task.chat_template, tokenizer)
         ledger = Ledger(self._folder / LEDGER, self._spec.data, self._max_length)
         try:

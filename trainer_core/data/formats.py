@@ -56,8 +56,8 @@ def detect(rows: Sequence[Row], source: DataSource, field: str) -> str:
 
     Raises InvalidData where no format fits, several do, or rows differ, and names the way out.
     """
-    if not rows:
-        return source.format
+    if problem := mapping_problem(source, field):
+        raise InvalidSpec(problem, f"{field}.columns")
     _check_mapping(rows, source, field)
     if source.format != "auto":
         _check_required(rows[0], source, field)
@@ -155,13 +155,6 @@ def _undecided(found: list[str], row: Row, source: DataSource, field: str) -> In
         "{'prompt': 'question', 'completion': 'answer'}",
         f"{field}.format",
     )
-
-
-def unknown_columns(source: DataSource) -> list[str]:
-    """Names in `columns` (ours) that the source's format does not have."""
-    formats = COLUMNS if source.format == "auto" else {source.format: COLUMNS[source.format]}
-    known = {name for names in formats.values() for name in names}
-    return [name for name in source.columns if name not in known]
 
 
 def _messages(values: dict[str, Any]) -> Sample:
@@ -312,17 +305,19 @@ def _listed(names: Any) -> str:
     return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown or "nothing"
 
 
-def check_columns(source: DataSource, field: str) -> None:
-    """Raise InvalidSpec for a mapping of columns that the format does not have."""
-    unknown = unknown_columns(source)
-    if unknown:
-        formats = COLUMNS if source.format == "auto" else {source.format: COLUMNS[source.format]}
-        known = list(dict.fromkeys(n for names in formats.values() for n in names))
-        raise InvalidSpec(
-            f"{field}.columns maps '{unknown[0]}'{_nearest(unknown[0], known)}, which no format "
-            f"reads: it maps our column names, {_listed(known)}, to the source's",
-            f"{field}.columns",
+def mapping_problem(source: DataSource, field: str) -> str | None:
+    """What is wrong with `columns` by itself; None where nothing is."""
+    formats = COLUMNS if source.format == "auto" else {source.format: COLUMNS[source.format]}
+    known = list(dict.fromkeys(name for names in formats.values() for name in names))
+    unknown = next((name for name in source.columns if name not in known), None)
+    if unknown is not None:
+        return (
+            f"{field}.columns maps '{unknown}'{_nearest(unknown, known)}, which no format reads: "
+            f"it maps our column names, {_listed(known)}, to the source's"
         )
+    if len(set(source.columns.values())) < len(source.columns):
+        return f"{field}.columns maps one column of the source to several names: map it once"
+    return None
 
 
 _CONVERTERS: dict[str, Callable[[dict[str, Any]], Sample]] = {

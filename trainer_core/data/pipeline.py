@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from trainer_core.data.encode import Encoder, default_loss
-from trainer_core.data.formats import check_columns, detect, rename, to_sample
+from trainer_core.data.formats import detect, rename, to_sample
 from trainer_core.data.ledger import Ledger
 from trainer_core.data.rows import BadRow, Encoded, Place, Row, Sample
 from trainer_core.data.sources import Source
@@ -50,7 +50,6 @@ class Pipeline:
 
     def encode(self, source: Source) -> Iterator[Encoded]:
         """Token rows of one source, in order; raises InvalidData for what policies refuse."""
-        check_columns(source.spec, source.field)
         rows = source.rows()
         head = _head(rows)
         if not head:

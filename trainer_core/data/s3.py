@@ -49,18 +49,6 @@ def etags(uri: str, field: str) -> list[list[str]]:
         return [[item["Key"], item["ETag"]] for item in _objects(_client(), bucket, key)]
 
 
-def fetch_named(uri: str, field: str, cache: Path, names: tuple[str, ...]) -> Path | None:
-    """Download the files directly below a prefix that have one of `names`; None without any."""
-    bucket, key = split_uri(uri, field)
-    prefix = key.rstrip("/") + "/"
-    with _explained(uri, field):
-        client = _client()
-        found = {k.removeprefix(prefix) for k in _keys(client, bucket, prefix)} & set(names)
-        for name in found:
-            _download(client, bucket, prefix + name, cache / name)
-    return cache if found else None
-
-
 @contextmanager
 def _explained(uri: str, field: str) -> Iterator[None]:
     import botocore.exceptions  # noqa: PLC0415

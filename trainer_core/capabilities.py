@@ -1,0 +1,201 @@
+"""What can be combined: the table of task × backend × adapter × strategy, and rules with reasons.
+
+`check` is asked before a job is accepted and before a run begins: a spec that it passes fails
+later only because of its data, its model or its machine.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from trainer_core.data.formats import mapping_problem
+from trainer_core.problems import Problem
+from trainer_core.resolve import Hardware
+from trainer_core.spec import DataSource, TrainSpec
+
+_CONVERSATIONS_ONLY = ("assistant", "last_assistant", "completion")
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One combination; `reason` says why it is refused, None where it works."""
+
+    task: str
+    backend: str
+    adapter: str
+    strategy: str
+    reason: str | None = None
+
+
+TABLE: tuple[Capability, ...] = (
+    Capability("sft", "hf", "none", "none"),
+    Capability("sft", "hf", "lora", "none"),
+)
+
+
+def check(spec: TrainSpec, hardware: Hardware | None = None) -> list[Problem]:
+    """Everything about a spec that cannot work, each with its field and the way out.
+
+    With `hardware` also what cannot work there; without, only what works nowhere.
+    """
+    return [problem for rule in _RULES for problem in rule(spec, hardware)]
+
+
+def combination(spec: TrainSpec) -> Capability | None:
+    """The table's row for a spec; `auto` means the first row that fits."""
+    adapter = "none" if spec.adapter is None else spec.adapter.type
+    for row in TABLE:
+        backend = spec.backend in ("auto", row.backend)
+        strategy = spec.distributed.strategy in ("auto", row.strategy)
+        if row.task == spec.task.type and row.adapter == adapter and backend and strategy:
+            return row
+    return None
+
+
+def _combination(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    row = combination(spec)
+    if row is None or row.reason is not None:
+        adapter = "none" if spec.adapter is None else spec.adapter.type
+        wanted = f"{spec.task.type} × {spec.backend} × {adapter} × {spec.distributed.strategy}"
+        reason = row.reason if row is not None else "there is no such combination"
+        yield Problem(pointer="/task/type", message=f"{wanted} cannot work: {reason}")
+
+
+def _precision(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
+    if hardware is None:
+        return
+    fields = {"precision": spec.precision, "model.dtype": spec.model.dtype}
+    for name, value in fields.items():
+        pointer = "/" + name.replace(".", "/")
+        if value == "fp16" and not hardware.gpus:
+            text = f"{name} is 'fp16', which needs a GPU: use 'auto' or 'fp32' on a CPU"
+            yield Problem(pointer=pointer, message=text, value="'fp16'")
+        if value == "bf16" and hardware.gpus and not hardware.bf16:
+            text = f"{name} is 'bf16', which this GPU does not have: use 'auto' or 'fp16'"
+            yield Problem(pointer=pointer, message=text, value="'bf16'")
+
+
+def _mixed_fp16(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    if spec.precision == "fp16" and spec.adapter is None and spec.model.dtype == "fp16":
+        text = (
+            "model.dtype is 'fp16', but trained weights must be fp32 under fp16 precision: use "
+            "'auto' or 'fp32'"
+        )
+        yield Problem(pointer="/model/dtype", message=text, value="'fp16'")
+
+
+def _attention(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
+    if spec.model.attn_implementation != "flash_attention_2":
+        return
+    reason = None
+    if hardware is not None and not hardware.gpus:
+        reason = "which needs a GPU"
+    elif spec.precision == "fp32":
+        reason = "which needs precision bf16 or fp16"
+    if reason:
+        text = f"model.attn_implementation is 'flash_attention_2', {reason}: use 'auto'"
+        yield Problem(
+            pointer="/model/attn_implementation", message=text, value="'flash_attention_2'"
+        )
+
+
+def _merge(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    if spec.adapter is None and spec.publish.merge == "always":
+        text = "publish.merge is 'always', but without an adapter nothing is merged: leave it out"
+        yield Problem(pointer="/publish/merge", message=text, value="'always'")
+
+
+def _model(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    model = spec.model
+    if model.source not in ("hub", "registry") and model.revision is not None:
+        yield _no_effect("/model", "revision", model.source, model.revision)
+    if model.source != "hub" and model.token is not None:
+        yield _no_effect("/model", "token", model.source, None)
+    name = model.name_or_path
+    if model.source == "hub" and (name.startswith(("/", "~", ".")) or ".." in name):
+        text = (
+            f"model.name_or_path is '{name}', which is a path, but model.source is 'hub': use "
+            "source 'folder', or a repository id such as 'owner/name'"
+        )
+        yield Problem(pointer="/model/name_or_path", message=text, value=repr(name))
+    if model.source == "s3":
+        yield from _address("/model/name_or_path", name)
+
+
+def _sources(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    parts = {"train": spec.data.train}
+    if isinstance(spec.data.validation, list):
+        parts["validation"] = spec.data.validation
+    for part, sources in parts.items():
+        for number, source in enumerate(sources):
+            yield from _source(f"/data/{part}/{number}", source, spec)
+    if spec.data.validation == []:
+        text = "data.validation is an empty list: add a source, or leave it out"
+        yield Problem(pointer="/data/validation", message=text, value="a list")
+
+
+def _source(pointer: str, source: DataSource, spec: TrainSpec) -> Iterator[Problem]:
+    for name in _USELESS[source.source]:
+        value = getattr(source, name)
+        if value is not None:
+            shown = None if name == "token" else value
+            yield _no_effect(pointer, name, source.source, shown)
+    if source.source == "s3":
+        yield from _address(f"{pointer}/path", source.path)
+    if text := mapping_problem(source, _dotted(pointer)):
+        yield Problem(pointer=f"{pointer}/columns", message=text, value="an object")
+    loss_on = spec.task.loss_on
+    if source.format == "text" and loss_on in _CONVERSATIONS_ONLY:
+        text = (
+            f"task.loss_on is '{loss_on}', but {_dotted(pointer)} holds plain text, which has no "
+            "turns: leave task.loss_on out, or say 'all'"
+        )
+        yield Problem(pointer="/task/loss_on", message=text, value=repr(loss_on))
+
+
+def _address(pointer: str, uri: str) -> Iterator[Problem]:
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if not uri.startswith("s3://") or not bucket or not key:
+        text = f"{_dotted(pointer)} is '{uri}', which is not of the form s3://bucket/key"
+        yield Problem(pointer=pointer, message=text, value=repr(uri))
+
+
+def _template(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    template = spec.task.chat_template
+    if template not in ("auto", "tokenizer") and "{{" not in template and "{%" not in template:
+        shown = repr(template[:60])
+        text = (
+            f"task.chat_template is {shown}, which is neither 'auto', 'tokenizer' nor a Jinja "
+            "template: give one of these"
+        )
+        yield Problem(pointer="/task/chat_template", message=text, value=shown)
+
+
+def _no_effect(pointer: str, name: str, source: str, value: str | None) -> Problem:
+    text = f"{_dotted(pointer)}.{name} has no effect with source '{source}': leave it out"
+    return Problem(
+        pointer=f"{pointer}/{name}", message=text, value=None if value is None else repr(value)
+    )
+
+
+def _dotted(pointer: str) -> str:
+    parts = pointer.removeprefix("/").split("/")
+    return "".join(f"[{p}]" if p.isdigit() else f".{p}" for p in parts).removeprefix(".")
+
+
+_USELESS: dict[str, tuple[str, ...]] = {
+    "hub": (),
+    "s3": ("subset", "split", "revision", "token"),
+    "upload": ("subset", "split", "revision", "token"),
+    "folder": ("subset", "split", "revision", "token"),
+    "dataset": ("subset", "split", "token"),
+}
+_RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = (
+    _combination,
+    _precision,
+    _mixed_fp16,
+    _attention,
+    _merge,
+    _model,
+    _sources,
+    _template,
+)

@@ -1,0 +1,197 @@
+"""Zero configuration: fills every field that a spec leaves out, from hardware and model size.
+
+Pure and quick: no file, no network, no heavy import. The numbers are rules of thumb on the safe
+side; whatever the spec says itself is never changed.
+"""
+
+import re
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field
+
+from trainer_core.memory import memory_need
+from trainer_core.spec import TrainSpec
+
+Block = TypeVar("Block", bound=BaseModel)
+_SAMPLES_PER_STEP = 16
+_PACKED_ROWS_PER_STEP = 4
+_LARGEST_BATCH_CPU = 4
+_MAX_LENGTH = 1024
+_LORA_RATE = 2e-4
+_FULL_RATE = 2e-5
+_EPOCHS = 3.0
+_UNKNOWN_GPU_GB = 16.0
+_UNKNOWN_PARAMETERS = 7_000_000_000
+_USABLE = 0.9  # of a GPU's memory; the rest is CUDA's own and fragmentation
+_COMFORTABLE_BATCH = 2  # below it, recomputing activations is faster than tiny batches
+_SIZE_IN_NAME = re.compile(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.I)
+
+
+class Hardware(BaseModel):
+    """What a run gets: GPUs (0: CPU only), the memory of each in GB, and what it can do."""
+
+    gpus: int = Field(0, ge=0)
+    gpu_memory_gb: float | None = Field(None, gt=0)
+    bf16: bool = Field(False, description="Whether bf16 is fast on these GPUs.")
+    cpu_threads: int = Field(1, ge=1)
+
+
+class Warning(BaseModel):  # noqa: A001 - the word users see
+    """Something that will work, but perhaps not as the user expects."""
+
+    code: str
+    message: str
+
+
+class Resolved(BaseModel):
+    """A spec with every default filled in, and what its owner should know."""
+
+    spec: TrainSpec
+    warnings: list[Warning] = Field(default_factory=list)
+
+
+def resolve(spec: TrainSpec, hardware: Hardware, model_parameters: int | None = None) -> Resolved:
+    """Fill every field that is None or `auto`; fields that were given stay as they are.
+
+    `model_parameters` counts the model's parameters; None: read from its name, such as `7B`.
+    What depends on the rows (`task.loss_on`, the format, the length of an epoch with
+    `save_steps: auto`) stays open: the run knows.
+    """
+    parameters = model_parameters or size_in_name(spec.model.name_or_path)
+    filled = _fixed(spec, hardware)
+    warnings = _warnings(spec, hardware)
+    plan = _Plan(filled, hardware, parameters or _UNKNOWN_PARAMETERS)
+    training = filled.training.model_copy(update=plan.fields())
+    if hardware.gpus and (tight := plan.shortage()):
+        warnings.append(Warning(code="memory_tight", message=tight))
+    # Validated once more: a default must be as legal as a value that is given.
+    whole = filled.model_copy(update={"training": training}).model_dump()
+    return Resolved(spec=TrainSpec.model_validate(whole), warnings=warnings)
+
+
+def size_in_name(name: str) -> int | None:
+    """Parameters as a model's name tells them: `Qwen2.5-7B` → 7·10⁹; None where it does not."""
+    found = _SIZE_IN_NAME.search(name.rstrip("/").rpartition("/")[2].replace("_", "-"))
+    if found is None:
+        return None
+    experts, size, unit = found.groups()
+    return int(float(size) * int(experts or 1) * (1e9 if unit.lower() == "b" else 1e6))
+
+
+def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
+    """Fill what does not depend on sizes."""
+    lora = spec.adapter is not None
+    precision = spec.precision
+    if precision == "auto":
+        precision = "fp32" if not hardware.gpus else "bf16" if hardware.bf16 else "fp16"
+    training = _fill(
+        spec.training,
+        learning_rate=_LORA_RATE if lora else _FULL_RATE,
+        num_train_epochs=_EPOCHS,
+        data_seed=spec.training.seed,
+    )
+    model = _fill(
+        spec.model,
+        dtype=precision if lora else "fp32",
+        attn_implementation="sdpa",
+    )
+    return spec.model_copy(
+        update={
+            "task": _fill(spec.task, max_length=_MAX_LENGTH),
+            "model": model,
+            "training": training,
+            "precision": precision,
+            "backend": "hf",
+            "distributed": _fill(spec.distributed, strategy="none"),
+            "evaluation": spec.evaluation.model_copy(update=_evaluation(spec)),
+            "publish": _fill(spec.publish, merge="never"),
+        }
+    )
+
+
+def _fill(block: Block, **defaults: Any) -> Block:
+    """The block with `defaults` where it is open."""
+    is_open = {name: getattr(block, name) in (None, "auto") for name in defaults}
+    return block.model_copy(update={n: v for n, v in defaults.items() if is_open[n]})
+
+
+def _evaluation(spec: TrainSpec) -> dict[str, Any]:
+    given = spec.evaluation
+    if spec.data.validation is None:
+        return {"strategy": "no", "steps": None}
+    if given.strategy == "auto":
+        return {"strategy": "epoch" if given.steps is None else "steps"}
+    return {}
+
+
+def _warnings(spec: TrainSpec, hardware: Hardware) -> list[Warning]:
+    found = []
+    if hardware.gpus > 1:
+        text = f"{hardware.gpus} GPUs are there, but this run uses one of them"
+        found.append(Warning(code="one_gpu_used", message=text))
+    if not hardware.gpus and spec.precision == "bf16":
+        text = "precision is 'bf16', which is slow on most CPUs: 'auto' would use fp32"
+        found.append(Warning(code="slow_precision", message=text))
+    if spec.data.validation is None and spec.evaluation.strategy in ("steps", "epoch"):
+        text = (
+            f"evaluation.strategy is '{spec.evaluation.strategy}', but without data.validation "
+            "nothing is evaluated"
+        )
+        found.append(Warning(code="nothing_to_evaluate", message=text))
+    if spec.training.max_steps is not None and spec.training.num_train_epochs is not None:
+        text = "training.max_steps wins over training.num_train_epochs"
+        found.append(Warning(code="max_steps_wins", message=text))
+    return found
+
+
+class _Plan:
+    """Batch, accumulation and gradient checkpointing for one machine."""
+
+    def __init__(self, spec: TrainSpec, hardware: Hardware, parameters: int) -> None:
+        self._spec = spec
+        self._need = memory_need(spec, parameters)
+        self._on_cpu = not hardware.gpus
+        self._memory = (hardware.gpu_memory_gb or _UNKNOWN_GPU_GB) * _USABLE
+        self._checkpointing = self._choose_checkpointing()
+
+    def fields(self) -> dict[str, Any]:
+        """Every field of `training` that this plan decides."""
+        given = self._spec.training
+        goal = _PACKED_ROWS_PER_STEP if self._spec.task.packing else _SAMPLES_PER_STEP
+        accumulation = given.gradient_accumulation_steps
+        room = goal if accumulation is None else max(1, goal // accumulation)
+        batch = given.per_device_train_batch_size or self._batch(room)
+        return {
+            "gradient_checkpointing": self._checkpointing,
+            "per_device_train_batch_size": batch,
+            "per_device_eval_batch_size": given.per_device_eval_batch_size or batch,
+            "gradient_accumulation_steps": accumulation or max(1, goal // batch),
+        }
+
+    def shortage(self) -> str | None:
+        """Why the run will hardly fit into the GPU's memory; None where it should."""
+        rows = self._spec.training.per_device_train_batch_size or 1
+        need = self._need
+        per_row = need.row_checkpointed_gb if self._checkpointing else need.row_gb
+        total = need.fixed_gb + rows * per_row
+        if total <= self._memory:
+            return None
+        way_out = "use a LoRA adapter" if self._spec.adapter is None else "choose a smaller model"
+        return (
+            f"about {total:.0f} GB of GPU memory are needed, and {self._memory:.0f} GB can be "
+            f"used: {way_out}, a smaller task.max_length or a larger GPU"
+        )
+
+    def _choose_checkpointing(self) -> bool:
+        given = self._spec.training.gradient_checkpointing
+        if given is not None or self._on_cpu:
+            return bool(given)
+        wanted = self._spec.training.per_device_train_batch_size or _COMFORTABLE_BATCH
+        return self._need.batch(self._memory, checkpointed=False) < wanted
+
+    def _batch(self, room: int) -> int:
+        """The largest power of two that fits memory and `room`, at least 1."""
+        if self._on_cpu:
+            return min(room, _LARGEST_BATCH_CPU)
+        fits = self._need.batch(self._memory, checkpointed=self._checkpointing)
+        return 1 << max(0, min(room, fits).bit_length() - 1) if fits else 1
