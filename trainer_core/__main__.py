@@ -13,7 +13,7 @@ from trainer_core.console import Console
 from trainer_core.endings import ending_of, write_exit
 from trainer_core.errors import InvalidSpec, TrainerError
 from trainer_core.launch import is_launch, read_launch, read_secrets
-from trainer_core.machine import detect_hardware
+from trainer_core.machine import detect_hardware, with_own_devices
 from trainer_core.prepare import prepare_command
 from trainer_core.problems import explain
 from trainer_core.resolve import resolve
@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     launch = read_launch(options.file, options.out)
     supervised = is_launch(options.file)
+    if not supervised:
+        launch = with_own_devices(launch)
     code = run_launch(launch, read_secrets(), None if supervised else Console())
     sys.stdout.flush()
     sys.stderr.flush()
@@ -52,11 +54,11 @@ def _prepare(options: argparse.Namespace) -> int:
 
 
 def _resolve(options: argparse.Namespace) -> int:
-    launch = read_launch(options.file)
+    launch = with_own_devices(read_launch(options.file))
     resolved = resolve(launch.spec, detect_hardware(launch))
     sys.stdout.write(resolved.spec.model_dump_json(indent=2) + "\n")
     for warning in resolved.warnings:
-        _say(f"warning: {warning}")
+        _say(f"warning: {warning.message}")
     return 0
 
 

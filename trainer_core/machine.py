@@ -1,9 +1,14 @@
 """The machine's part that belongs to a run: its threads, its devices and what they can do."""
 
 import os
+from pathlib import Path
 
+from trainer_core.resolve import Hardware
 from trainer_core.spec import Launch
 from trainer_core.warm import quiet_libraries
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_FIRST_GPU = Path("/dev/nvidia0")
 
 
 def take_share(launch: Launch) -> None:
@@ -12,8 +17,35 @@ def take_share(launch: Launch) -> None:
     Set explicitly: in a forked process the environment's OMP_NUM_THREADS is read too late.
     """
     quiet_libraries()
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, launch.devices))
+    os.environ[_VISIBLE] = ",".join(map(str, launch.devices))
     if launch.threads is not None:
         import torch
 
         torch.set_num_threads(launch.threads)
+
+
+def detect_hardware(launch: Launch) -> Hardware:
+    """What the devices of a launch can do; with none it is a CPU."""
+    threads = launch.threads or os.cpu_count() or 1
+    if not launch.devices:
+        return Hardware(cpu_threads=threads)
+    import torch
+
+    return Hardware(
+        gpus=len(launch.devices),
+        gpu_memory_gb=torch.cuda.get_device_properties(0).total_memory / 2**30,
+        bf16=torch.cuda.is_bf16_supported(including_emulation=False),
+        cpu_threads=threads,
+    )
+
+
+def with_own_devices(launch: Launch) -> Launch:
+    """A launch without a service takes the first GPU that torch can use, if there is one."""
+    if launch.devices or not _FIRST_GPU.exists():
+        return launch
+    import torch
+
+    if not torch.cuda.is_available():
+        return launch
+    first = os.environ.get(_VISIBLE, "0").split(",")[0]
+    return launch.model_copy(update={"devices": [int(first) if first.isdigit() else 0]})

@@ -1,6 +1,7 @@
 """Where a model comes from: an id of the hub, or a folder that the run may read."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,10 +10,11 @@ from typing import Any
 
 from trainer_core.errors import InvalidSpec, ModelUnavailable
 from trainer_core.launch import secret
-from trainer_core.spec import ModelRef, Paths
+from trainer_core.spec import Launch, ModelRef, Paths
 
 FIELD = "model.name_or_path"
 ADAPTER_CONFIG = "adapter_config.json"
+_LONGEST_HEADER = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,28 @@ def adapter_base(folder: Path) -> tuple[str, str | None] | None:
             FIELD,
         )
     return base, config.get("revision")
+
+
+def local_parameters(launch: Launch) -> int | None:
+    """Parameters of a model that lies in a folder, from its weights' headers; None if unknown."""
+    model = launch.spec.model
+    name = launch.paths.model or (model.name_or_path if model.source == "folder" else None)
+    if name is None:
+        return None
+    try:
+        counts = [_tensors_in(path) for path in Path(name).glob("*.safetensors")]
+    except (OSError, ValueError):
+        return None  # loading it will say what is wrong
+    return sum(counts) or None
+
+
+def _tensors_in(path: Path) -> int:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > _LONGEST_HEADER:
+            raise ValueError("not a safetensors file")
+        header: dict[str, Any] = json.loads(file.read(length))
+    return sum(math.prod(t["shape"]) for name, t in header.items() if name != "__metadata__")
 
 
 def _folder(path: Path, subfolder: str | None) -> str:

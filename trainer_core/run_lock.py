@@ -2,6 +2,7 @@
 
 import platform
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -54,7 +55,7 @@ def hardware_facts(*, use_cpu: bool) -> dict[str, Any]:
 
 
 def run_lock(
-    spec: TrainSpec, hashes: dict[str, str], base: dict[str, Any], *, use_cpu: bool
+    spec: TrainSpec, hashes: Mapping[str, str | None], base: dict[str, Any], *, use_cpu: bool
 ) -> dict[str, Any]:
     """The run lock; `hashes` are those of spec, data and template, `base` is about the model."""
     import torch

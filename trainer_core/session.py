@@ -23,7 +23,7 @@ from trainer_core.events import EventType
 from trainer_core.identity import spec_hash
 from trainer_core.loading import load_tokenizer
 from trainer_core.machine import detect_hardware, take_share
-from trainer_core.model_source import locate
+from trainer_core.model_source import local_parameters, locate
 from trainer_core.prepare import content_key, prepare
 from trainer_core.publish.card import CardFacts
 from trainer_core.publish.model import Publication, publish_model
@@ -72,9 +72,10 @@ class Session:
         self._publish(context, model)
 
     def _resolve(self) -> TrainSpec:
-        resolved = resolve(self._launch.spec, detect_hardware(self._launch))
+        hardware = detect_hardware(self._launch)
+        resolved = resolve(self._launch.spec, hardware, local_parameters(self._launch))
         for warning in resolved.warnings:
-            self._report.warn("resolve", warning)
+            self._report.warn(warning.code, warning.message)
         return resolved.spec
 
     def _open_data(self, spec: TrainSpec) -> Prepared:

@@ -6,30 +6,71 @@ import os
 
 from trainer_core.run_lock import package_versions
 
-MODULES = (
+STACK = (
     "torch",
     "numpy",
     "pyarrow",
     "safetensors.torch",
     "tokenizers",
     "transformers",
-    "trl",
-    "peft",
     "accelerate",
     "datasets",
+    "peft",
+    "trl",
 )
+"""What a run cannot do without; a missing one is an error."""
+
+LATE = (
+    "encodings.unicode_escape",
+    "huggingface_hub.utils._telemetry",
+    "jinja2.ext",
+    "jinja2.sandbox",
+    "peft.utils.transformers_weight_conversion",
+    "rich.panel",
+    "torch.profiler._cupti_monitor",
+    "torch.utils.checkpoint",
+    "torch.utils.serialization.config",
+    "transformers.generation.utils",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.bert.tokenization_bert_legacy",
+    "transformers.models.gemma.tokenization_gemma",
+    "transformers.models.gemma2.modeling_gemma2",
+    "transformers.models.gemma3.modeling_gemma3",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.llama.tokenization_llama",
+    "transformers.models.mistral.modeling_mistral",
+    "transformers.models.phi3.modeling_phi3",
+    "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.qwen2.tokenization_qwen2",
+    "transformers.models.qwen3.modeling_qwen3",
+    "transformers.models.smollm3.modeling_smollm3",
+    "transformers.trainer",
+    "transformers.utils.chat_template_utils",
+    "trl.models.activation_offloading",
+    "trl.models.selective_activation_checkpointing",
+    "trl.trainer.sft_trainer",
+)
+"""What the libraries import inside of functions, so that no run pays for it; a version of a
+library that lacks one has put it somewhere else."""
 
 
 def preload() -> None:
     """Import everything that a run imports late; afterwards `os.fork` is ready for runs.
 
     One thread, no tensor arithmetic and no CUDA here: a child with threads of its own would hang
-    after either. Modules imported before are taken out of the garbage collector's sight, so that
-    children share their memory.
+    after either. What was made so far is taken out of the garbage collector's sight, so that
+    children share its memory.
     """
     quiet_libraries()
-    for name in MODULES:
+    for name in STACK:
         importlib.import_module(name)
+    for name in LATE:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+    importlib.import_module("trainer_core.session")
     package_versions()
     gc.collect()
     gc.freeze()
@@ -42,5 +83,6 @@ def quiet_libraries() -> None:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",  # one thread, so that forking is safe
     }.items():
         os.environ.setdefault(name, value)
