@@ -1,4 +1,4 @@
-"""The outbox relay: in order, at least once, never twice at the same time, patient with the broker."""
+"""The outbox relay: in order, at least once, no hint twice at a time, patient with the broker."""
 
 import threading
 from typing import Any
