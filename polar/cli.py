@@ -1,5 +1,30 @@
-"""The `polar` command."""
+"""The `polar` command: the table of its subcommands."""
+
+import typer
+
+from polar.commands import jobs, sample, stack
+from polar.doctor import doctor
+
+app = typer.Typer(
+    name="polar",
+    help="Fine-tune models: run the service here, submit jobs, watch them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command()(stack.up)
+app.command()(stack.down)
+app.command()(stack.status)
+app.command()(stack.logs)
+app.command()(doctor)
+app.command(name="run-sample")(sample.run_sample)
+app.command()(jobs.submit)
+app.command(name="jobs")(jobs.list_jobs)
+app.command()(jobs.watch)
+app.command()(jobs.cancel)
 
 
 def main() -> None:
     """Run the command line."""
+    app()

@@ -1,0 +1,5 @@
+"""`python -m polar`: the command line."""
+
+from polar.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""The subcommands of `polar`, by subject."""

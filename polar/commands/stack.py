@@ -1,0 +1,244 @@
+"""`polar up`, `down`, `status`, `logs`: the embedded stack."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from polar.commands.screen import fail, out
+from polar.stack.control import StackFailed, launch, progress
+from polar.stack.control import stop as stop_stack
+from polar.stack.home import API_PORT, Home, default_home
+from polar.stack.ports import LOOPBACK
+from polar.stack.state import ProcessState, StackState, running_state
+
+SIGNS = {
+    "ready": "[green]✓[/]",
+    "done": "[green]✓[/]",
+    "failed": "[red]✗[/]",
+    "restarting": "[yellow]↻[/]",
+    "starting": "[cyan]…[/]",
+    "waiting": "[dim]·[/]",
+    "stopping": "[cyan]…[/]",
+    "stopped": "[dim]■[/]",
+}
+
+
+def up(
+    *,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Leave it running and return.")
+    ] = False,
+    listen: Annotated[
+        str, typer.Option(help="Address for the API; others than loopback require keys.")
+    ] = LOOPBACK,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Answer without a key; on loopback only.")
+    ] = False,
+) -> None:
+    """Start the database, the broker, the store and the service in one data folder."""
+    home = Home(default_home())
+    running = running_state(home)
+    if running is not None:
+        out.print(f"already running: {running.url}  ([dim]polar status[/], [dim]polar down[/])")
+        return
+    state = start(home, listen, no_auth=no_auth, attached=not detach)
+    welcome(home, state, detached=detach)
+    if not detach:
+        attend(home)
+
+
+def start(home: Home, listen: str, *, no_auth: bool, attached: bool) -> StackState:
+    """Start the stack and show how it comes up; ends the command when it doesn't."""
+    if no_auth and listen not in (LOOPBACK, "localhost", "::1"):
+        raise fail(f"--no-auth would open the service to everyone who reaches {listen}")
+    guard = launch(home, listen, "none" if no_auth else "keys", attached=attached)
+    began = time.time()
+    shown: set[str] = set()
+    state: StackState | None = None
+    try:
+        with interrupt_stops(guard):
+            for state in progress(home, guard):
+                show_ready(state, shown, began)
+    except StackFailed as failure:
+        raise fail(str(failure)) from None
+    except KeyboardInterrupt:
+        guard.wait()
+        raise fail("stopped", 130) from None
+    if state is None:
+        raise fail("the stack did not start")
+    return state
+
+
+@contextmanager
+def interrupt_stops(guard: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM stop the stack in order before they end this command."""
+
+    def interrupt(number: int, frame: object) -> None:
+        del frame, number
+        guard.send_signal(signal.SIGTERM)
+        raise KeyboardInterrupt
+
+    earlier = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def show_ready(state: StackState, shown: set[str], began: float) -> None:
+    """Print a line for each process that has become ready since the last call."""
+    for name, process in state.processes.items():
+        if name in shown or process.condition not in ("ready", "done", "failed"):
+            continue
+        shown.add(name)
+        took = f"{max(process.since - began, 0):5.1f} s"
+        address = f"  [dim]{process.address}[/]" if process.address else ""
+        out.print(f"  {SIGNS[process.condition]} {name:<11}{took}{address}")
+
+
+def welcome(home: Home, state: StackState, *, detached: bool) -> None:
+    """Say where the service is and how to use it."""
+    port = state.url.rpartition(":")[2]
+    if port != str(API_PORT):
+        out.print(f"[yellow]port {API_PORT} is taken; the API listens on {port}[/]")
+    out.print(f"\n[bold green]POLAR is up[/]  {state.url}   [dim]data in {home.path}[/]")
+    if state.auth == "keys":
+        key_file = home.secrets / "api-key"
+        out.print("Your key is in a file of mode 600:", soft_wrap=True)
+        out.print(f"  [bold]export POLAR_API_KEY=\"$(cat '{key_file}')\"[/]", soft_wrap=True)
+        header = ' -H "Authorization: Bearer $POLAR_API_KEY"'
+    else:
+        header = ""
+    out.print(f"  [bold]curl {state.url}/jobs{header}[/]", soft_wrap=True)
+    slow = [name for name, each in state.processes.items() if each.condition == "starting"]
+    if slow:
+        out.print(f"[dim]still starting, nothing waits for it: {', '.join(slow)}[/]")
+    ending = "polar down stops it" if detached else "Ctrl-C stops it"
+    out.print(f"[dim]{ending}; polar status, polar logs and polar doctor tell more[/]")
+
+
+def attend(home: Home) -> None:
+    """Stay in the foreground: tell what restarts, and stop the stack on Ctrl-C."""
+    seen: dict[str, ProcessState] = {}
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        while (state := running_state(home)) is not None:
+            for name, process in state.processes.items():
+                if name in seen and seen[name].condition != process.condition:
+                    stamp = time.strftime("%H:%M:%S")
+                    out.print(f"  {SIGNS[process.condition]} {stamp} {name} {process.condition}")
+                seen[name] = process
+            time.sleep(0.3)
+    except KeyboardInterrupt:
+        out.print("\nstopping …")
+        down()
+        return
+    raise fail("the stack has ended; polar logs stack tells why")
+
+
+def down() -> None:
+    """Stop the stack in order: running jobs write a checkpoint first."""
+    home = Home(default_home())
+    began = time.monotonic()
+    try:
+        stopped = stop_stack(home)
+    except StackFailed as failure:
+        raise fail(str(failure)) from None
+    out.print(f"stopped in {time.monotonic() - began:.1f} s" if stopped else "nothing is running")
+
+
+def status(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
+    """Show every process; exit code 1 when the stack does not run."""
+    state = running_state(Home(default_home()))
+    if as_json:
+        body = {"running": False} if state is None else {"running": True, **state.model_dump()}
+        out.print_json(json.dumps(body))
+    elif state is None:
+        out.print("not running  ([dim]polar up[/] starts it)")
+    else:
+        out.print(f"[bold]{state.phase}[/]  {state.url}   [dim]keys: {state.auth}[/]")
+        out.print(table(state))
+    if state is None:
+        raise SystemExit(1)
+
+
+def table(state: StackState) -> Table:
+    """Return the processes as a table."""
+    drawn = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("", "process", "state", "pid", "for", "restarts", "address"):
+        drawn.add_column(column)
+    for name, each in state.processes.items():
+        drawn.add_row(
+            SIGNS[each.condition],
+            name,
+            each.condition,
+            str(each.pid or ""),
+            _duration(time.time() - each.since),
+            str(each.restarts or ""),
+            each.address or "",
+        )
+    return drawn
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def logs(
+    process: Annotated[str, typer.Argument(help="A process of `polar status`; all without.")] = "",
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+    tail: Annotated[int, typer.Option(help="Lines of each process to begin with.")] = 50,
+) -> None:
+    """Show what the processes wrote."""
+    folder = default_home() / "logs"
+    found = sorted(folder.glob(f"{process or '*'}.log"))
+    if not found:
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.log"))) or "none yet"
+        raise fail(f"no log of {process or 'any process'} in {folder}; there are: {known}")
+    places = {path: _show_tail(path, tail, prefix=not process) for path in found}
+    while follow:
+        for path, place in places.items():
+            places[path] = _show_new(path, place, prefix=not process)
+        time.sleep(0.3)
+
+
+def _show_tail(path: Path, count: int, *, prefix: bool) -> int:
+    content = path.read_bytes()
+    _show(path, content.splitlines()[-count:], prefix=prefix)
+    return len(content)
+
+
+def _show_new(path: Path, place: int, *, prefix: bool) -> int:
+    size = path.stat().st_size
+    if size < place:  # moved aside meanwhile
+        place = 0
+    with path.open("rb") as file:
+        file.seek(place)
+        content = file.read()
+    whole = content[: content.rfind(b"\n") + 1]
+    _show(path, whole.splitlines(), prefix=prefix)
+    return place + len(whole)
+
+
+def _show(path: Path, lines: list[bytes], *, prefix: bool) -> None:
+    for line in lines:
+        text = line.decode(errors="replace")
+        print(f"{path.stem:<11}│ {text}" if prefix else text, flush=True)

@@ -1,0 +1,278 @@
+"""Starts the processes in order, restarts what ends, and stops all of it in reverse.
+
+python -m polar.stack.supervisor OPTIONS     (JSON: home, host, auth)
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from subprocess import Popen, SubprocessError
+
+import psycopg
+
+from polar.stack import proctree, spawn
+from polar.stack.home import AlreadyRunning, Home, choose_ports
+from polar.stack.processes import PORTS, WORKERS, Process, Stack
+from polar.stack.services import ServiceFailed
+from polar.stack.state import Condition, ProcessState, StackState, write_state
+
+POLL = 0.1  # seconds between two looks at a process
+FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.5, 30.0
+HEALTHY = 30.0  # seconds after which a restart starts from the first back-off again
+START_TRIES = 3  # ends before the first readiness that a start survives
+STOP_GRACE, DETACHED_GRACE = 12.0, 45.0
+LOG_LIMIT = 50_000_000  # bytes
+
+
+def back_off(ends: int) -> float:
+    """Return the seconds to wait after the `ends`-th quick end in a row."""
+    return min(FIRST_BACK_OFF * 2.0 ** min(ends - 1, 10), LONGEST_BACK_OFF)
+
+
+async def ended(child: Popen[bytes]) -> int:
+    """Return the exit code of `child` once it has ended."""
+    while (code := child.poll()) is None:  # noqa: ASYNC110 - an end sets no event
+        await asyncio.sleep(POLL)
+    return code
+
+
+class StartFailed(Exception):
+    """A required process did not become ready."""
+
+
+class Supervisor:
+    """Keeps one list of processes running and says so in the state file."""
+
+    def __init__(
+        self,
+        home: Home,
+        processes: Sequence[Process],
+        state: StackState,
+        detached_grace: float = DETACHED_GRACE,
+    ) -> None:
+        self.home = home
+        self.detached_grace = detached_grace
+        self.processes = sorted(processes, key=lambda each: each.order)
+        self.state = state
+        self.running: dict[str, Popen[bytes]] = {}
+        self.ready = {each.name: asyncio.Event() for each in processes}
+        self.stopping = asyncio.Event()
+        for each in self.processes:
+            state.processes[each.name] = ProcessState(
+                required=each.required, address=each.address, since=time.time()
+            )
+
+    async def run(self) -> int:
+        """Run until asked to stop; 1 when the start failed."""
+        write_state(self.home, self.state)
+        keepers = [asyncio.create_task(self.keep(each)) for each in self.processes]
+        housekeeper = asyncio.create_task(self.tidy())
+        code = 0
+        try:
+            await self.started(keepers)
+            await self.stopping.wait()
+        except (StartFailed, ServiceFailed) as failure:
+            self.state.message = str(failure)
+            code = 1
+        self.stopping.set()
+        self.state.phase = "stopping"
+        await self.stop()
+        for task in (*keepers, housekeeper):
+            task.cancel()
+        await asyncio.gather(*keepers, housekeeper, return_exceptions=True)
+        self.state.phase = "failed" if code else "stopping"
+        write_state(self.home, self.state)
+        return code
+
+    async def started(self, keepers: list[asyncio.Task[None]]) -> None:
+        """Return when every required process is ready or a stop is asked for."""
+        needed = [self.ready[each.name].wait() for each in self.processes if each.required]
+        everything = asyncio.gather(*needed)
+        stop = asyncio.create_task(self.stopping.wait())
+        watched: list[asyncio.Future[object]] = [everything, stop, *keepers]  # type: ignore[list-item]
+        while not everything.done() and not stop.done():
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()  # raises what made a keeper end
+            watched = [each for each in watched if each not in done]
+        stop.cancel()
+        everything.cancel()
+        if not self.stopping.is_set():
+            self.state.phase = "ready"
+            write_state(self.home, self.state)
+
+    async def keep(self, process: Process) -> None:
+        """Start `process` when its turn comes, and again whenever it ends."""
+        for each in self.processes:
+            if each.order < process.order and each.required:
+                await self.ready[each.name].wait()
+        ends = 0
+        while not self.stopping.is_set():
+            began = time.monotonic()
+            code = await self.run_once(process)
+            if self.stopping.is_set() or (process.once and code == 0):
+                return
+            ends = 1 if time.monotonic() - began > HEALTHY else ends + 1
+            if not self.ready[process.name].is_set() and ends >= START_TRIES and process.required:
+                self.give_up(process, f"ended with code {code}")
+            self.note(process, "restarting", exit_code=code)
+            self.state.processes[process.name].restarts += 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.stopping.wait(), back_off(ends))
+
+    async def run_once(self, process: Process) -> int:
+        """Run `process` from its preparation to its end; return its exit code."""
+        if process.prepare and not await self.prepared(process.prepare):
+            return 1
+        if self.stopping.is_set():
+            return 0
+        child = spawn.start(process.command, self.home.log(process.name))
+        self.running[process.name] = child
+        self.note(process, "starting", pid=child.pid)
+        if not process.once:
+            await self.until_ready(process, child)
+        code = await ended(child)
+        if process.once and code == 0:
+            self.note(process, "done", exit_code=0)
+            self.ready[process.name].set()
+        return code
+
+    async def prepared(self, action: Callable[[], None]) -> bool:
+        """Do what must come before a start; say whether it succeeded."""
+        try:
+            await asyncio.to_thread(action)
+        except (ServiceFailed, OSError, psycopg.Error, SubprocessError) as failure:
+            self.state.message = str(failure)
+            print(failure, flush=True)
+            return False
+        return True
+
+    async def until_ready(self, process: Process, child: Popen[bytes]) -> None:
+        """Return when `process` answers or has ended."""
+        deadline = time.monotonic() + process.timeout
+        while child.poll() is None and not self.stopping.is_set():
+            if process.is_ready is None or await asyncio.to_thread(process.is_ready, child.pid):
+                self.note(process, "ready", pid=child.pid)
+                self.ready[process.name].set()
+                return
+            if time.monotonic() > deadline:
+                if process.required and not self.ready[process.name].is_set():
+                    self.give_up(process, f"did not answer within {process.timeout:.0f} s")
+                child.kill()
+            await asyncio.sleep(POLL)
+
+    def give_up(self, process: Process, why: str) -> None:
+        """End the start: nothing works without this process."""
+        self.note(process, "failed")
+        detail = f" ({self.state.message})" if self.state.message else ""
+        raise StartFailed(f"{process.name} {why}{detail}; see {self.home.log(process.name)}")
+
+    def note(
+        self,
+        process: Process,
+        condition: Condition,
+        *,
+        pid: int | None = None,
+        exit_code: int | None = None,
+    ) -> None:
+        """Put down what became of a process."""
+        state = self.state.processes[process.name]
+        state.condition, state.pid, state.since = condition, pid, time.time()
+        state.exit_code = exit_code
+        write_state(self.home, self.state)
+        ending = "" if exit_code is None else f" (exit code {exit_code})"
+        print(f"{time.strftime('%F %T')} {process.name}: {condition}{ending}", flush=True)
+
+    async def stop(self) -> None:
+        """Stop everything, the last started first; runs of jobs may write a checkpoint."""
+        for order in sorted({each.order for each in self.processes}, reverse=True):
+            level = [each for each in self.processes if each.order == order]
+            await asyncio.gather(*(self.end(each) for each in level))
+            if order == WORKERS:
+                await self.end_detached()
+        await asyncio.to_thread(proctree.kill_below, os.getpid())
+
+    async def end(self, process: Process) -> None:
+        """Stop one process, with force when it takes longer than the grace time."""
+        child = self.running.get(process.name)
+        if child is not None and child.poll() is None:
+            self.note(process, "stopping", pid=child.pid)
+            child.send_signal(process.command.stop_signal)
+            deadline = time.monotonic() + STOP_GRACE
+            while child.poll() is None:
+                if time.monotonic() > deadline:
+                    child.kill()
+                await asyncio.sleep(POLL / 2)
+        if self.state.processes[process.name].condition != "failed":
+            self.note(process, "stopped", exit_code=child.returncode if child else None)
+
+    async def end_detached(self) -> None:
+        """Ask the supervisors of attempts, adopted from ended workers, to checkpoint and end."""
+        deadline = time.monotonic() + self.detached_grace
+        asked = self.adopted()
+        proctree.send(asked, signal.SIGTERM)
+        while self.adopted() and time.monotonic() < deadline:
+            self.reap()
+            await asyncio.sleep(POLL)
+
+    def adopted(self) -> list[proctree.Stat]:
+        """Return the living children of this process that it did not start itself."""
+        mine, known = os.getpid(), {child.pid for child in self.running.values()}
+        below = proctree.descendants(mine)
+        return [each for each in below if each.parent == mine and each.pid not in known]
+
+    def reap(self) -> None:
+        """Collect adopted children that have ended."""
+        proctree.reap_strangers({child.pid for child in self.running.values()})
+
+    async def tidy(self) -> None:
+        """Collect what was adopted and has ended; keep the logs from growing for ever."""
+        while True:
+            self.reap()
+            for each in self.processes:
+                _rotate(self.home.log(each.name))
+            await asyncio.sleep(1)
+
+
+def _rotate(log: Path) -> None:
+    """Move a long log's content aside; its writer appends and goes on at the new end."""
+    if log.exists() and log.stat().st_size > LOG_LIMIT:
+        log.with_suffix(".log.1").write_bytes(log.read_bytes())
+        os.truncate(log, 0)
+
+
+async def supervise(supervisor: Supervisor) -> int:
+    """Run until SIGTERM or SIGINT; 1 when the processes could not be started."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stopping.set)
+    return await supervisor.run()
+
+
+def main() -> int:
+    """Run the embedded stack that the options describe."""
+    spawn.die_with_parent(signal.SIGTERM)  # the guard is gone: stop in order
+    spawn.adopt_orphans()
+    options = json.loads(sys.argv[1])
+    home = Home(Path(options["home"]))
+    home.lay()
+    try:
+        with home.claimed():
+            identity = proctree.identity(os.getpid())
+            ports = choose_ports(home, PORTS, options["host"])
+            stack = Stack(home, ports, identity, options["host"], options["auth"])
+            state = StackState(identity=identity, url=stack.url, auth=stack.auth)
+            return asyncio.run(supervise(Supervisor(home, stack.processes(), state)))
+    except (AlreadyRunning, ServiceFailed, OSError) as failure:
+        print(f"cannot start: {failure}", file=sys.stderr, flush=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
