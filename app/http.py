@@ -1,18 +1,18 @@
 """How errors become answers, and what every route shares: ids, unknown-parameter check."""
 
-import difflib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
+import sqlalchemy.exc
 from fastapi import FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from starlette.exceptions import HTTPException
 
 from app import journal, problem
 from app.errors import FieldProblem, InvalidPayload, ServiceError
-from app.pointers import explain_body
+from trainer_core.problems import explain_errors, nearest, to_pointer
 
 _log = logging.getLogger(__name__)
 Answers = dict[int | str, dict[str, Any]]  # documented answers of a route, by status
@@ -45,6 +45,12 @@ async def _service_error(_: Request, error: Exception) -> Response:
 async def _outage(_: Request, error: Exception) -> Response:
     _log.warning("outage: %s", getattr(error, "orig", None) or error)
     return _respond(problem.of_outage(error), problem.RETRY_AFTER)
+
+
+async def _not_storable(_: Request, error: Exception) -> Response:
+    _log.warning("not storable: %s", getattr(error, "orig", None) or error)
+    message = "a text holds a NUL character, or a number is out of range; nothing was stored"
+    return _respond(problem.problem(422, "Invalid payload", "not_storable", message))
 
 
 _HTTP = {
@@ -85,26 +91,42 @@ def _body_problems(request: Request, error: RequestValidationError) -> list[Fiel
     if isinstance(error.body, bytes):
         message = "send the body as JSON, with the header `Content-Type: application/json`"
         return [FieldProblem(pointer="", message=message)]
+    return body_problems(annotation, error.body)
+
+
+def body_problems(model: type[BaseModel], body: Any) -> list[FieldProblem]:
+    """Return what keeps this body from being a `model`."""
     try:
-        TypeAdapter(annotation).validate_python(error.body)
-    except ValidationError as again:
-        return explain_body(again, annotation)
+        model.model_validate(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        hidden = [e for e in found if _is_secret(model, e["loc"])]
+        shown = explain_errors([e for e in found if e not in hidden], model)
+        return [
+            *(FieldProblem(**problem.model_dump()) for problem in shown),
+            *(FieldProblem(pointer=to_pointer(e["loc"]), message=_reason(e)) for e in hidden),
+        ]
     return []
 
 
+def _is_secret(model: type[BaseModel], location: tuple[str | int, ...]) -> bool:
+    """Say whether a value must not be repeated in the answer."""
+    field = model.model_fields.get(str(location[0])) if location else None
+    return field is not None and field.annotation is SecretStr
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
 def _parameter_problem(error: dict[str, Any]) -> FieldProblem:
-    where, *names = (str(part) for part in error["loc"])
+    where, *names = error["loc"]
+    name = ".".join(str(n) for n in names)
     return FieldProblem(
-        pointer="/" + "/".join(names) if where == "body" else "",
-        message=f"{where} {'.'.join(names)}: {error['msg']}" if where != "body" else error["msg"],
-        value=repr(error.get("input"))[:100],
+        pointer=to_pointer(names) if where == "body" else "",
+        message=error["msg"] if where == "body" else f"{where} `{name}`: {error['msg']}",
+        value=repr(error.get("input"))[:80],
     )
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Return ` (did you mean …?)` for the closest known name, or nothing."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 async def refuse_unknown_query(request: Request) -> None:
@@ -114,18 +136,26 @@ async def refuse_unknown_query(request: Request) -> None:
     if dependant is None or not request.query_params:
         return
     known = query_names(dependant)
+    if nul := [name for name, value in request.query_params.multi_items() if "\0" in value]:
+        message = f"query `{nul[0]}`: a NUL character is in nothing that is stored here"
+        raise InvalidPayload([FieldProblem(pointer="", message=message)])
     unknown = [n for n in request.query_params if n not in known and not n.startswith("label.")]
     if unknown:
         raise InvalidPayload(
             [
                 FieldProblem(
                     pointer="",
-                    message=f"query {name}: there is no such parameter here{nearest(name, known)}",
+                    message=f"query `{name}`: there is no such parameter here{_hint(name, known)}",
                 )
                 for name in unknown
             ],
             "unknown_parameter",
         )
+
+
+def _hint(name: str, known: list[str]) -> str:
+    close = nearest(name, known)
+    return f"; did you mean `{close}`?" if close else ""
 
 
 def query_names(dependant: Any) -> list[str]:
@@ -147,5 +177,6 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(sqlalchemy.exc.DataError, _not_storable)
     for outage in problem.OUTAGES:
         app.add_exception_handler(outage, _outage)

@@ -17,8 +17,12 @@ from app.storage import get_store
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
 _ABSENT: Answers = {404: {"description": "No such job"}}
-_ONCE: Answers = {409: {"description": "The Idempotency-Key belongs to another request, or is in flight"}}
-_STATE: Answers = {409: {"description": "Impossible in the job's present state; the message says why"}}
+_ONCE: Answers = {
+    409: {"description": "The Idempotency-Key belongs to another request, or is in flight"}
+}
+_STATE: Answers = {
+    409: {"description": "Impossible in the job's present state; the message says why"}
+}
 IdempotencyKey = Annotated[
     str | None,
     Header(

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
-from app.errors import Conflict, InvalidPayload, NotFound
+from app.errors import Conflict, FieldProblem, InvalidPayload, NotFound
 from app.events.store import append_events
 from app.jobs import store, view
 from app.jobs.lifecycle import OPEN, TERMINAL, Change, Status, transition
@@ -14,7 +14,7 @@ from app.jobs.schemas import CloneRequest, JobOut, JobPatch, RetryRequest
 from app.jobs.spec import JobSpec
 from app.jobs.submit import Origin, Submission, as_given, submit
 from app.models import Job, ModelVersion
-from app.pointers import explain_body
+from trainer_core.problems import explain
 
 _AT_ONCE = (Status.QUEUED, Status.PAUSED)
 
@@ -138,9 +138,9 @@ def clone_job(
     try:
         spec = JobSpec.model_validate(merged)
     except ValidationError as error:
-        problems = explain_body(error, JobSpec)
-        moved = [p.model_copy(update={"pointer": f"/overrides{p.pointer}"}) for p in problems]
-        raise InvalidPayload(moved) from error
+        found = explain(error, ("overrides",), JobSpec)
+        problems = [FieldProblem(**problem.model_dump()) for problem in found]
+        raise InvalidPayload(problems) from error
     return submit(session, Submission(project_id, spec, key, Origin(clone_of=parent.id)))
 
 

@@ -1,0 +1,202 @@
+"""What every request meets: keys, roles, ids, sizes, problems, headers, the access log."""
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.app.server import Api
+from tests.services import wait_until
+
+PROBLEM = "application/problem+json"
+
+
+@pytest.fixture
+def anonymous(api: Api) -> Iterator[httpx.Client]:
+    with api.with_key(None) as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_health_is_open_and_without_details(anonymous: httpx.Client, path: str) -> None:
+    answer = anonymous.get(path)
+    assert answer.status_code == 200
+    assert "127.0.0.1" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/jobs", "/docs", "/openapi.json", "/metrics", "/nothing", "/jobs/job_1", "/"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_without_a_key_nothing_is_answered(anonymous: httpx.Client, method: str, path: str) -> None:
+    answer = anonymous.request(method, path, content=b"{not json")
+    assert (answer.status_code, answer.json()["code"]) == (401, "no_key")
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert answer.headers["content-type"] == PROBLEM
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Bearer polar_000000000000_wrong",
+        "Bearer polar_",
+        "Basic polar_a_b",
+        "Bearer hf_123",
+        "polar_a_b",
+        "Bearer polar_\u00e9_x",
+    ],
+)
+def test_a_wrong_key_is_refused(anonymous: httpx.Client, header: str) -> None:
+    answer = anonymous.get("/jobs", headers={"Authorization": header.encode("latin-1")})
+    assert (answer.status_code, answer.json()["code"]) == (401, "invalid_key")
+
+
+def test_roles_include_those_before(api: Api) -> None:
+    job = {
+        "task": {"type": "sft"},
+        "model": {"name_or_path": "m"},
+        "data": {"train": [{"source": "hub", "path": "d"}]},
+    }
+    allowed = {
+        role: [
+            client.get("/jobs").status_code,
+            client.post("/jobs", json=job).status_code,
+            client.get("/metrics").status_code,
+            client.get("/api-keys").status_code,
+        ]
+        for role in ("viewer", "submitter", "operator", "admin")
+        for client in [api.role(role)]
+    }
+    assert allowed == {
+        "viewer": [200, 403, 403, 403],
+        "submitter": [200, 201, 403, 403],
+        "operator": [200, 201, 200, 403],
+        "admin": [200, 201, 200, 200],
+    }
+
+
+def test_keys_are_shown_once_stored_hashed_and_can_be_revoked(api: Api) -> None:
+    made = api.client.post("/api-keys", json={"name": "ci", "role": "viewer"}).json()
+    assert re.fullmatch(rf"polar_{made['prefix']}_[A-Za-z0-9_-]{{43}}", made["key"])
+    listed = api.client.get("/api-keys").text
+    assert made["key"] not in listed
+    assert made["key"].rsplit("_", 1)[-1] not in str(api.rows("SELECT * FROM api_keys"))
+    client = api.with_key(made["key"])
+    assert client.get("/jobs").status_code == 200
+    used = "SELECT last_used_at FROM api_keys WHERE id = :id"
+    first = api.rows(used, id=made["id"])
+    assert first != [(None,)]
+    assert client.get("/jobs").status_code == 200
+    assert api.rows(used, id=made["id"]) == first  # not written for every request
+    assert api.client.delete(f"/api-keys/{made['id']}").status_code == 204
+    assert client.get("/jobs").status_code == 401
+    assert api.client.delete(f"/api-keys/{made['id']}").status_code == 404
+
+
+def test_the_last_admin_key_stays(api: Api) -> None:
+    admins = [k for k in api.client.get("/api-keys").json()["items"] if k["role"] == "admin"]
+    for extra in admins[:-1]:
+        assert api.client.delete(f"/api-keys/{extra['id']}").status_code == 204
+    refused = api.client.delete(f"/api-keys/{admins[-1]['id']}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "last_admin_key")
+
+
+def test_problems_have_one_shape(api: Api) -> None:
+    client = api.client
+    as_json = {"Content-Type": "application/json"}
+    ulid = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    cases = [
+        (client.get("/nothing"), 404),
+        (client.get(f"/jobs/job_{ulid}"), 404),
+        (client.get("/jobs/42"), 422),
+        (client.put("/jobs"), 405),
+        (client.post("/jobs", content=b'{"task": ', headers=as_json), 400),
+        (client.post("/jobs", content=b"{}", headers={"Content-Type": "text/plain"}), 422),
+        (client.post("/jobs"), 422),
+        (client.post("/jobs", json=[1]), 422),
+        (client.post("/jobs", json="x" * 2_000_000), 413),
+    ]
+    for answer, status in cases:
+        problem = answer.json()
+        assert (answer.status_code, problem["status"]) == (status, status), answer.text
+        assert answer.headers["content-type"] == PROBLEM
+        assert {"type", "title", "code", "message", "detail", "errors"} <= problem.keys()
+        assert isinstance(problem["message"], str)
+        assert problem["message"] == problem["detail"]
+        assert problem["request_id"] == answer.headers["x-request-id"]
+    assert "character 9" in cases[4][0].json()["message"]
+    assert "Content-Type: application/json" in cases[5][0].json()["message"]
+    assert cases[3][0].headers["allow"]
+
+
+def test_a_body_without_length_is_cut_off_at_the_limit(api: Api) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b'{"name": "'
+        for _ in range(40):
+            yield b"x" * 65_536
+
+    answer = api.client.post(
+        "/jobs", content=chunks(), headers={"Content-Type": "application/json"}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+def test_request_ids_go_in_and_out(api: Api) -> None:
+    given = api.client.get("/jobs", headers={"X-Request-ID": "abc-1.2_3"})
+    assert given.headers["x-request-id"] == "abc-1.2_3"
+    for bad in ("a b", "x" * 200, 'q"', "é".encode()):
+        made = api.client.get("/jobs", headers={"X-Request-ID": bad})
+        assert re.fullmatch(r"req_[0-9A-Z]{26}", made.headers["x-request-id"])
+
+
+def test_security_headers(api: Api) -> None:
+    headers = api.client.get("/jobs").headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["cache-control"] == "no-store"
+    assert "server" not in headers
+
+
+def test_each_request_is_one_json_line_without_secrets(api: Api) -> None:
+    secret = "hf_do-not-log-me"
+    api.client.put("/secrets/logged", json={"value": secret}, headers={"X-Request-ID": "find-me"})
+    api.client.get("/jobs", params={"q": "query-text"}, headers={"X-Request-ID": "find-me-2"})
+
+    def lines() -> list[dict[str, object]]:
+        found = [json.loads(line) for line in api.log.read_text().splitlines()]
+        return [f for f in found if str(f.get("request_id", "")).startswith("find-me")]
+
+    put, get = wait_until(lambda: len(lines()) == 2 and lines())
+    assert (put["method"], put["path"], put["status"]) == ("PUT", "/secrets/logged", 200)
+    assert get["path"] == "/jobs"
+    log = api.log.read_text()
+    assert secret not in log
+    assert api.key not in log
+    assert "query-text" not in log
+
+
+def test_metrics_name_what_an_operator_watches(api: Api) -> None:
+    text = api.client.get("/metrics").text
+    for name in (
+        "polar_jobs{status=",
+        "polar_outbox_hints{queue=",
+        "polar_attempts_unreleased",
+        "polar_http_request_seconds_bucket{",
+        "polar_db_connections{state=",
+        "polar_build{version=",
+        "polar_events{",
+    ):
+        assert name in text
+
+
+def test_a_client_that_hangs_up_mid_body_leaves_no_trace(api: Api) -> None:
+    place = urlsplit(api.url)
+    head = f"POST /jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 500\r\n\r\n{"
+    with socket.create_connection((place.hostname, place.port), timeout=5) as connection:
+        connection.sendall(head.encode())
+    assert api.client.get("/healthz").status_code == 200
