@@ -4,13 +4,10 @@ The result is a folder that is whole when it has a manifest. It is written besid
 renamed, so nothing half-written stays; one process at a time prepares one folder.
 """
 
-import fcntl
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,21 +17,22 @@ from trainer_core.data.encode import Encoder
 from trainer_core.data.key import content_key
 from trainer_core.data.ledger import Ledger
 from trainer_core.data.lint import Lint
+from trainer_core.data.lock import alone
 from trainer_core.data.pipeline import DEFAULT_MAX_LENGTH, Pipeline
 from trainer_core.data.report import LEDGER, REPORT, PreparedReport, read_report
 from trainer_core.data.sink import PLAIN, Part, histogram, lay_out_all
 from trainer_core.data.sources import Source, sources_of
 from trainer_core.data.templates import Template, choose_template
 from trainer_core.data.tokenizer import tokenizer_hash
-from trainer_core.errors import DataUnavailable
+from trainer_core.identity import spec_hash
 from trainer_core.launch import read_launch, read_secrets
 from trainer_core.loading import load_tokenizer
 from trainer_core.model_source import locate
-from trainer_core.publish.manifest import canonical_hash, sync_folder, write_manifest
+from trainer_core.publish.manifest import sync_folder, write_manifest
 from trainer_core.spec import Launch
+from trainer_core.stop import StopSignal
 
 Emit = Callable[..., Any]
-_WAIT_SECONDS = 3600.0
 
 __all__ = ["PreparedReport", "content_key", "prepare", "prepare_command", "read_report"]
 
@@ -54,7 +52,7 @@ def prepare(
     and leaves nothing behind then.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(out):
+    with alone(out):
         report = read_report(out)
         if report is not None:
             return report
@@ -81,7 +79,8 @@ def prepare_command(launch_path: Path, out: Path, emit: Emit | None = None) -> i
     if "torch" not in sys.modules:
         sys.modules["torch"] = None  # type: ignore[assignment]
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    prepare(read_launch(launch_path), out, emit=emit, secrets=read_secrets())
+    with StopSignal():
+        prepare(read_launch(launch_path), out, emit=emit, secrets=read_secrets())
     return 0
 
 
@@ -155,7 +154,6 @@ class _Preparation:
     ) -> PreparedReport:
         train, validation = parts
         template, tokenizer = used
-        hashes = [train.hash, validation.hash if validation else None]
         return PreparedReport(
             rows_in=pipeline.counts.rows,
             rows_kept=train.samples + (validation.samples if validation else 0),
@@ -174,7 +172,8 @@ class _Preparation:
             packed=self._spec.task.packing,
             template_hash=template.hash,
             tokenizer_hash=tokenizer_hash(tokenizer),
-            data_hash=canonical_hash(hashes),
+            data_hash=train.hash,
+            validation_hash=validation.hash if validation else None,
             example=self._example,
             warnings=list(self._warnings(ledger, tokenizer)),
         )
@@ -198,8 +197,8 @@ class _Preparation:
         shutil.rmtree(self._staging)
         text = report.model_dump_json(indent=1)
         (self._folder / REPORT).write_text(text, encoding="utf-8")
-        spec_hash = canonical_hash(self._spec.model_dump(mode="json"))
-        write_manifest(self._folder, "prepared", 0, (spec_hash, report.data_hash))
+        hashes = (spec_hash(self._spec), report.data_hash)
+        write_manifest(self._folder, "prepared", 0, hashes)
 
     def _tell(self, rows: int) -> None:
         self._emit("progress", step=rows)
@@ -210,24 +209,6 @@ def _example(ids: list[int], labels: list[int], tokenizer: Any) -> dict[str, Any
     runs = groupby(zip(ids, labels, strict=True), key=lambda pair: pair[1] != -100)
     trained = [tokenizer.decode([i for i, _ in run]) for learned, run in runs if learned]
     return {"text": tokenizer.decode(ids), "trained": trained}
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the folder's lock; another process that prepares the same is waited for."""
-    deadline = time.monotonic() + _WAIT_SECONDS
-    with out.with_name(f".{out.name}.lock").open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise DataUnavailable(
-                        f"another process has been preparing {out.name} for an hour: stop it"
-                    ) from None
-                time.sleep(0.2)
-        yield
 
 
 def _silent(kind: str, /, **data: Any) -> None:

@@ -35,7 +35,8 @@ class PreparedReport(BaseModel):
     packed: bool = False
     template_hash: str
     tokenizer_hash: str = ""
-    data_hash: str
+    data_hash: str = Field(description="sha256 over the token rows that are trained on.")
+    validation_hash: str | None = None
     example: dict[str, Any] = Field(
         default_factory=dict,
         description="The first training row as rendered `text`, and its `trained` parts.",
