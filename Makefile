@@ -9,7 +9,7 @@ export PYTHONUTF8 = 1
 TESTS ?= tests
 SERVICE_VENV = .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-.PHONY: run up down test test-service check openapi bench lock clean env
+.PHONY: run up down test test-service check openapi bench lock compose-env clean env
 .DEFAULT_GOAL = run
 
 env:
@@ -36,8 +36,8 @@ check: env  ## lint, format, types, import contracts, containers
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
-	@$(VENV)/bin/docker-compose config --quiet
-	@$(VENV)/bin/docker-compose -f docker-compose.yml -f docker-compose.minio.yml --profile gpu config --quiet
+	@$(VENV)/bin/docker-compose config --no-interpolate --quiet
+	@$(VENV)/bin/docker-compose -f docker-compose.yml -f docker-compose.minio.yml --profile gpu config --no-interpolate --quiet
 	@$(VENV)/bin/hadolint Dockerfile.api Dockerfile.gpu
 
 openapi: env  ## write the API's description from its code
@@ -48,6 +48,10 @@ bench: env  ## measure against bare TRL, bare psycopg and Celery, and Ray
 
 lock: env  ## pin every dependency again, without URLs and without torch
 	@$(VENV)/bin/uv pip compile --quiet --universal --no-header --no-annotate --extra service --extra train --extra stack --extra dev pyproject.toml -c requirements.in --override requirements-beside.in | grep -v "sys_platform == 'never'" > requirements.lock.new && mv requirements.lock.new requirements.lock
+
+compose-env: .env  ## write new secrets for docker compose, once
+.env:
+	@umask 077; for name in POSTGRES_PASSWORD VALKEY_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY POLAR_KEY; do echo "$$name=$$($(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(32))')"; done > $@.new && mv $@.new $@
 
 clean:  ## remove environments and caches; data in .polar stay
 	@rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist *.egg-info

@@ -246,7 +246,7 @@ class Stack:
             case "http":
                 return lambda pid: http_ok(health[entry.name])  # noqa: ARG005
             case "row":
-                return lambda pid: worker_seen(self.postgres, pid)
+                return lambda pid: worker_seen(lambda: self.postgres.connect("polar"), pid)
             case "socket":
                 return lambda pid: socket_answers(self.home.warm_socket())  # noqa: ARG005
             case _:

@@ -1,12 +1,14 @@
 """Is it ready? One question per kind of process, asked for real."""
 
+import os
 import socket
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import psycopg
-
-from polar.stack.services import Postgres
+from psycopg import Connection
 
 
 def http_ok(url: str) -> bool:
@@ -17,11 +19,11 @@ def http_ok(url: str) -> bool:
         return False
 
 
-def worker_seen(postgres: Postgres, pid: int) -> bool:
+def worker_seen(connect: Callable[[], Connection[tuple[object, ...]]], pid: int) -> bool:
     """Say whether the process `pid` has lately written its row in `workers`."""
     query = "SELECT 1 FROM workers WHERE pid = %s AND seen_at > now() - interval '1 minute'"
     try:
-        with postgres.connect("polar") as connection:
+        with connect() as connection:
             return connection.execute(query, [pid]).fetchone() is not None
     except psycopg.Error:
         return False
@@ -37,3 +39,19 @@ def socket_answers(path: Path) -> bool:
             return bool(client.recv(4096))
     except OSError:
         return False
+
+
+def main() -> int:
+    """Exit 0 when a process of this host has a fresh row: the containers' health check."""
+    query = "SELECT 1 FROM workers WHERE hostname = %s AND seen_at > now() - interval '1 minute'"
+    address = os.environ["POLAR_DATABASE_URL"].replace("+psycopg", "", 1)
+    try:
+        with psycopg.connect(address, connect_timeout=5) as connection:
+            found = connection.execute(query, [socket.gethostname()]).fetchone()
+    except psycopg.Error:
+        return 1
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

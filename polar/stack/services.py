@@ -5,6 +5,7 @@ execute, `is_ready()` asks a real query, `url` or `endpoint` is what clients use
 127.0.0.1 alone, and no secret appears in a command line.
 """
 
+import hmac
 import importlib.util
 import json
 import os
@@ -299,7 +300,16 @@ class SeaweedFS:
             *("-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
             *self.ports.options(),
         ]
-        return Command(arguments, {"GOMEMLIMIT": "512MiB"})
+        return Command(arguments, {"GOMEMLIMIT": "512MiB", **self._inner_keys()})
+
+    def _inner_keys(self) -> dict[str, str]:
+        # Without them every user of the machine could read and write past S3, at the filer.
+        names = ("SIGNING", "SIGNING_READ", "FILER_SIGNING", "FILER_SIGNING_READ")
+        key = self.keys[1].encode()
+        return {
+            f"WEED_JWT_{name}_KEY": hmac.new(key, name.encode(), "sha256").hexdigest()
+            for name in names
+        }
 
     def client(self) -> Any:
         """Return a boto3 S3 client with this store's keys."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen, SubprocessError
+from typing import Any
 
 import psycopg
 
@@ -95,14 +96,16 @@ class Supervisor:
         needed = [self.ready[each.name].wait() for each in self.processes if each.required]
         everything = asyncio.gather(*needed)
         stop = asyncio.create_task(self.stopping.wait())
-        watched: list[asyncio.Future[object]] = [everything, stop, *keepers]  # type: ignore[list-item]
-        while not everything.done() and not stop.done():
-            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()  # raises what made a keeper end
-            watched = [each for each in watched if each not in done]
-        stop.cancel()
-        everything.cancel()
+        watched: set[asyncio.Future[Any]] = {everything, stop, *keepers}
+        try:
+            while not everything.done() and not stop.done():
+                done, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    each.result()  # raises what made a keeper end
+        finally:
+            stop.cancel()
+            everything.cancel()
+            await asyncio.gather(stop, everything, return_exceptions=True)
         if not self.stopping.is_set():
             self.state.phase = "ready"
             write_state(self.home, self.state)
@@ -171,7 +174,8 @@ class Supervisor:
         """End the start: nothing works without this process."""
         self.note(process, "failed")
         detail = f" ({self.state.message})" if self.state.message else ""
-        raise StartFailed(f"{process.name} {why}{detail}; see {self.home.log(process.name)}")
+        log = self.home.log(process.name)
+        raise StartFailed(f"{process.name} {why}{detail}; see {log}\n{_tail(log)}".rstrip())
 
     def note(
         self,
@@ -238,6 +242,12 @@ class Supervisor:
             for each in self.processes:
                 _rotate(self.home.log(each.name))
             await asyncio.sleep(1)
+
+
+def _tail(log: Path, lines: int = 5) -> str:
+    if not log.exists():
+        return ""
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
 def _rotate(log: Path) -> None:

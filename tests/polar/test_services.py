@@ -1,6 +1,7 @@
 """The embedded services: real queries, private secrets, data that survive."""
 
 import boto3
+import httpx
 import psycopg
 import pytest
 import redis
@@ -50,6 +51,14 @@ def test_s3_refuses_a_wrong_key(s3: S3, seaweed: SeaweedFS) -> None:
     )
     with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
         stranger.get_object(Bucket=s3.bucket, Key="상점 data.txt")
+
+
+def test_s3_has_no_open_side_door(s3: S3, seaweed: SeaweedFS) -> None:
+    """The filer behind S3 listens too; without its key it gives and takes nothing."""
+    seaweed.client().put_object(Bucket=s3.bucket, Key="a", Body=b"private")
+    filer = f"http://127.0.0.1:{seaweed.ports.filer}/buckets/{s3.bucket}/a"
+    assert httpx.get(filer).status_code == httpx.codes.UNAUTHORIZED
+    assert httpx.put(filer, content=b"other").status_code == httpx.codes.UNAUTHORIZED
 
 
 def test_secrets_are_private_and_not_in_process_lists(
