@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import bindparam, text
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.attempts.store import Held, hold, wake
 from app.events.store import append_events
 from app.ids import new_id
 from app.jobs.lifecycle import Change, Status, transition
+from app.registry.service import NewVersion, create_version
 
 FEWEST_CHECKPOINTS = 2
 
@@ -29,7 +29,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Publication:
-    """A whole model in the store, its manifest written last."""
+    """A whole model in the store, its manifest written last; `prefix` ends in '/'."""
 
     prefix: str
     manifest_sha256: str
@@ -73,6 +73,7 @@ class StoredCheckpoint:
     prefix: str
     manifest_sha256: str
     size: int
+    attempt_id: str = ""
 
 
 def commit_checkpoint(
@@ -105,7 +106,7 @@ def commit_checkpoint(
 
 _NEWEST = text(
     """
-    SELECT c.step, c.prefix, c.manifest_sha256, c.size
+    SELECT c.step, c.prefix, c.manifest_sha256, c.size, c.attempt_id
     FROM checkpoints c JOIN attempts a ON a.id = c.attempt_id
     WHERE c.job_id = :job_id AND c.deleted_at IS NULL ORDER BY a.number DESC, c.step DESC
     """
@@ -164,38 +165,26 @@ def commit_model(session: Session, attempt_id: str, token: str, made: Publicatio
     return True
 
 
-_VERSION = text(
-    """
-    INSERT INTO model_versions (id, project_id, name, version, job_id, prefix, manifest_sha256,
-        kind, base_model, template_hash, metrics, size)
-    SELECT :id, :project_id, :name, 1 + coalesce(max(version), 0), :job_id, :prefix,
-        :manifest_sha256, :kind, :base_model, :template_hash, :metrics, :size
-    FROM model_versions WHERE project_id = :project_id AND name = :name
-    RETURNING version
-    """
-).bindparams(bindparam("metrics", type_=JSONB))
-_NAME_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:project_id || '/' || :name, 7))")
 _JOB_NAME = text("SELECT name FROM jobs WHERE id = :job_id")
 
 
 def _register(session: Session, held: Held, made: Publication) -> dict[str, Any]:
     name = held.spec.get("publish", {}).get("name")
     name = name or session.execute(_JOB_NAME, {"job_id": held.job_id}).scalar_one()
-    values = {
-        "id": new_id("mdl"),
-        "project_id": held.project_id,
-        "name": name,
-        "job_id": held.job_id,
-        "prefix": made.prefix,
-        "manifest_sha256": made.manifest_sha256,
-        "kind": made.kind,
-        "base_model": made.base_model,
-        "template_hash": made.template_hash,
-        "metrics": made.metrics,
-        "size": made.size,
-    }
-    session.execute(_NAME_LOCK, values)
-    return {"name": name, "version": session.execute(_VERSION, values).scalar_one()}
+    new = NewVersion(
+        project_id=held.project_id,
+        name=name,
+        job_id=held.job_id,
+        prefix=made.prefix,
+        manifest_sha256=made.manifest_sha256,
+        kind=made.kind,
+        base_model=made.base_model,
+        template_hash=made.template_hash,
+        metrics=made.metrics,
+        size=made.size,
+    )
+    version = create_version(session, new)
+    return {"name": version.name, "version": version.version}
 
 
 def _keep_artifacts(session: Session, held: Held, files: Sequence[StoredFile]) -> None:

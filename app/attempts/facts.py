@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from app.attempts.store import Held, hold
+from app.attempts.store import Held, LeaseLost, hold
 from app.db import touch
 from app.events.store import append_events
 from app.jobs.lifecycle import Change, Status, transition
@@ -34,7 +34,8 @@ _ADVANCE = text(
 _NEWEST = text(
     """
     UPDATE jobs SET phase = :phase, updated_at = now(),
-        progress = coalesce(CAST(:progress AS jsonb), progress),
+        progress = CASE WHEN CAST(:progress AS jsonb) IS NULL THEN progress
+            ELSE coalesce(progress, '{}') || CAST(:progress AS jsonb) END,
         latest_metrics = CASE WHEN CAST(:metrics AS jsonb) IS NULL THEN latest_metrics
             ELSE coalesce(latest_metrics, '{}') || CAST(:metrics AS jsonb) END
     WHERE id = :job_id
@@ -151,14 +152,45 @@ def append_log(
 
 
 _TELEMETRY = text(
-    "UPDATE attempts SET telemetry = :telemetry"
-    " WHERE id = :attempt_id AND lease_token = :token AND finished_at IS NULL"
-).bindparams(bindparam("telemetry", type_=JSONB))
+    """
+    WITH sampled AS (
+        UPDATE attempts SET telemetry = :telemetry
+        WHERE id = :attempt_id AND lease_token = :token AND finished_at IS NULL
+        RETURNING job_id
+    )
+    UPDATE jobs SET progress = coalesce(progress, '{}') || :used
+    FROM sampled WHERE jobs.id = sampled.job_id RETURNING jobs.id
+    """
+).bindparams(bindparam("telemetry", type_=JSONB), bindparam("used", type_=JSONB))
+_HANDLE = text(
+    "UPDATE attempts SET handle = :handle"
+    " WHERE id = :attempt_id AND lease_token = :token AND finished_at IS NULL RETURNING id"
+).bindparams(bindparam("handle", type_=JSONB))
 
 
 def record_telemetry(
     session: Session, attempt_id: str, token: str, telemetry: dict[str, Any]
 ) -> None:
-    """Keep the newest sample of what the attempt uses; without the lease nothing is written."""
-    values = {"attempt_id": attempt_id, "token": token, "telemetry": telemetry}
+    """Keep the newest sample of what the attempt uses; raises LeaseLost.
+
+    Plain numbers are also shown in the job's progress.
+    """
+    held = hold(session, attempt_id, token)
+    used = {name: value for name, value in telemetry.items() if isinstance(value, int | float)}
+    values = {"attempt_id": attempt_id, "token": token, "telemetry": telemetry, "used": used}
     session.execute(_TELEMETRY, values)
+    touch(session, held.job_id)
+
+
+def record_handle(session: Session, attempt_id: str, token: str, handle: dict[str, Any]) -> None:
+    """Keep what the target calls the trainer; raises LeaseLost."""
+    values = {"attempt_id": attempt_id, "token": token, "handle": handle}
+    if session.execute(_HANDLE, values).first() is None:
+        raise LeaseLost(attempt_id)
+
+
+def warn(session: Session, attempt_id: str, token: str, code: str, message: str) -> None:
+    """Tell the job's owner something that the trainer cannot know; raises LeaseLost."""
+    held = hold(session, attempt_id, token)
+    fact = {"type": "warning", "data": {"code": code, "message": message}}
+    append_events(session, held.job_id, [fact], attempt_id)

@@ -9,8 +9,23 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from app.attempts.commits import Publication, commit_checkpoint, commit_model, finalize
-from app.attempts.facts import append_log, ingest, record_telemetry
+from app.attempts.commits import (
+    Publication,
+    StoredCheckpoint,
+    StoredFile,
+    commit_checkpoint,
+    commit_model,
+    finalize,
+    newest_checkpoints,
+)
+from app.attempts.facts import (
+    EventGap,
+    append_log,
+    ingest,
+    record_handle,
+    record_telemetry,
+    warn,
+)
 from app.attempts.store import LEASE_EXPIRED, Held, LeaseLost, hold, lease_seconds, lock, wake
 from app.events.store import append_events
 from app.ids import new_id
@@ -119,7 +134,7 @@ _CLAIM = text(
     """
     UPDATE attempts SET lease_token = :token, nonce = :nonce, claimed_at = now(),
         lease_expires_at = now() + CAST(:lease AS float) * interval '1 second'
-    WHERE id = :attempt_id AND worker_id = :worker_id AND claimed_at IS NULL
+    WHERE id = :attempt_id AND worker_id = :worker_id AND (claimed_at IS NULL OR nonce = :nonce)
     RETURNING devices
     """
 )
@@ -128,6 +143,7 @@ _CLAIM = text(
 def claim(session: Session, attempt_id: str, worker_id: str, nonce: str) -> Claim | None:
     """Take the attempt's lease; None when it is claimed, over or another host's.
 
+    Claiming again with the same `nonce` is silent, so an answer that was lost can be asked for.
     A cancel that came before is met here: the attempt ends without having started anything.
     """
     found = lock(session, attempt_id)
@@ -280,6 +296,12 @@ def release(session: Session, attempt_id: str, error: str | None = None) -> None
     wake(session, "devices")
 
 
+def attempts_of(session: Session, job_id: str) -> list[str]:
+    """Return the ids of the job's attempts, the first one first."""
+    query = text("SELECT id FROM attempts WHERE job_id = :job_id ORDER BY number")
+    return list(session.execute(query, {"job_id": job_id}).scalars())
+
+
 # Lost: a lease that ran out, or a host that vanished before it claimed.
 _LOST = f"""
     finished_at IS NULL AND ({LEASE_EXPIRED} OR (claimed_at IS NULL AND NOT EXISTS (
@@ -320,10 +342,14 @@ def expire(session: Session, attempt_id: str) -> Status | None:
 __all__ = [
     "Claim",
     "Ending",
+    "EventGap",
     "Intent",
     "LeaseLost",
     "Publication",
+    "StoredCheckpoint",
+    "StoredFile",
     "append_log",
+    "attempts_of",
     "claim",
     "commit_checkpoint",
     "commit_model",
@@ -334,8 +360,11 @@ __all__ = [
     "hold",
     "ingest",
     "intent",
+    "newest_checkpoints",
+    "record_handle",
     "record_telemetry",
     "release",
     "renew",
     "reserve",
+    "warn",
 ]

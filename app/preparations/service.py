@@ -98,6 +98,23 @@ def renew_preparation(session: Session, job_id: str, token: str) -> PreparationI
     return PreparationIntent(cancel=row.cancel)
 
 
+_INTENT = text(
+    """
+    SELECT jobs.status <> 'queued' OR jobs.cancel_requested_at IS NOT NULL AS cancel
+    FROM preparations JOIN jobs ON jobs.id = job_id
+    WHERE job_id = :job_id AND lease_token = :token AND preparations.status = 'running'
+    """
+)
+
+
+def preparation_intent(session: Session, job_id: str, token: str) -> PreparationIntent:
+    """Learn whether to stop, without writing; raises LeaseLost when the lease is not ours."""
+    row = session.execute(_INTENT, {"job_id": job_id, "token": token}).first()
+    if row is None:
+        raise LeaseLost(f"preparation of {job_id}")
+    return PreparationIntent(cancel=row.cancel)
+
+
 _HELD = text(
     """
     SELECT tries FROM preparations

@@ -1,0 +1,180 @@
+"""Carries a trainer's facts up: events from `events.jsonl`, lines from `output.log`."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from app.attempts import service
+from trainer_core.events import RunEvent, read_events
+from worker.redact import Redactor
+
+BATCH = 500
+LONGEST_TEXT = 8_192
+LINES_PER_SECOND = 100
+LINE_BURST = 1_000
+LONGEST_LINE = 4_096
+_LOG_EVERY = 0.5
+
+
+class BrokenEvents(Exception):
+    """The trainer wrote something that is not an event."""
+
+
+@dataclass
+class EventTail:
+    """Reads events as they are written, without secrets and without oversized texts."""
+
+    path: Path
+    redactor: Redactor
+    offset: int = 0
+
+    def read(self) -> list[tuple[RunEvent, int]]:
+        """Return at most `BATCH` new events, each with its end; raises BrokenEvents."""
+        if not self.path.exists() or self.path.stat().st_size <= self.offset:
+            return []
+        batch = []
+        try:
+            for event, end in read_events(self.path, self.offset):
+                batch.append((self._safe(event), end))
+                if len(batch) == BATCH:
+                    break
+        except (ValidationError, json.JSONDecodeError) as error:
+            if not batch:
+                raise BrokenEvents(f"event at byte {self.offset} cannot be read") from error
+        return batch
+
+    def _safe(self, event: RunEvent) -> RunEvent:
+        return event.model_copy(update={"data": _shorten(self.redactor.data(event.data))})
+
+
+def _shorten(data: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: f"{value[:LONGEST_TEXT]} … ({len(value)} characters)"
+        if isinstance(value, str) and len(value) > LONGEST_TEXT
+        else value
+        for name, value in data.items()
+    }
+
+
+class LogTail:
+    """Reads whole lines as they are written, at most so many a second.
+
+    What is too much is counted and left out; the file keeps it.
+    """
+
+    def __init__(self, path: Path, redactor: Redactor) -> None:
+        self.offset = 0
+        self._path = path
+        self._redactor = redactor
+        self._allowance = float(LINE_BURST)
+        self._counted = time.monotonic()
+        self._looked = 0.0
+
+    def read(self, *, final: bool = False) -> tuple[list[str], int]:
+        """Return new lines and the offset behind them; with `final` an unfinished one too."""
+        now = time.monotonic()
+        if not final and now - self._looked < _LOG_EVERY:
+            return [], self.offset
+        self._looked = now
+        data = self._bytes()
+        end = len(data) if final else data.rfind(b"\n") + 1
+        if end == 0 and len(data) == LONGEST_TEXT * 32:
+            end = len(data)  # one endless line
+        lines = [line for raw in data[:end].split(b"\n") if (line := self._line(raw))]
+        return self._limited(lines), self.offset + end
+
+    def _bytes(self) -> bytes:
+        if not self._path.exists():
+            return b""
+        with self._path.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(LONGEST_TEXT * 32)
+
+    def _line(self, raw: bytes) -> str:
+        # A progress bar rewrites its line: only its last state is worth a row.
+        text = raw.decode(errors="replace").rstrip("\r").rpartition("\r")[2].rstrip()
+        text = self._redactor.text(text)
+        return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} …"
+
+    def _limited(self, lines: list[str]) -> list[str]:
+        now = time.monotonic()
+        earned = (now - self._counted) * LINES_PER_SECOND
+        self._allowance = min(float(LINE_BURST), self._allowance + earned)
+        self._counted = now
+        allowed = int(self._allowance)
+        self._allowance -= min(allowed, len(lines))
+        if len(lines) <= allowed:
+            return lines
+        left_out = len(lines) - allowed
+        note = f"… {left_out} lines left out: more than {LINES_PER_SECOND} a second"
+        return [*lines[:allowed], note]
+
+
+class Carrier:
+    """Moves what is new into Postgres in one transaction per batch; knows the newest facts."""
+
+    def __init__(self, work: Path, attempt_id: str, token: str, redactor: Redactor) -> None:
+        self._attempt_id = attempt_id
+        self._token = token
+        self.events_file = work / "events.jsonl"
+        self._events = EventTail(self.events_file, redactor)
+        self._log = LogTail(work / "output.log", redactor)
+        self.result: dict[str, Any] | None = None
+        self.checkpoints: list[dict[str, Any]] = []
+        self.artifacts: list[dict[str, Any]] = []
+        self.metrics: dict[str, Any] = {}
+
+    def carry(self, session: Session, *, final: bool = False) -> "Load":
+        """Write one batch; call `done` on what it returns after the commit.
+
+        Raises LeaseLost, EventGap and BrokenEvents.
+        """
+        batch = self._events.read()
+        lines, log_offset = self._log.read(final=final)
+        events = [event for event, _ in batch]
+        if batch:
+            service.ingest(session, self._attempt_id, self._token, events, batch[-1][1])
+        if lines:
+            service.append_log(session, self._attempt_id, self._token, lines, log_offset)
+        offset = batch[-1][1] if batch else self._events.offset
+        return Load(events, offset, len(lines), log_offset)
+
+    def done(self, load: "Load") -> Iterator[RunEvent]:
+        """Move on behind a committed batch, and yield its events."""
+        self._events.offset = load.event_offset
+        self._log.offset = load.log_offset
+        for event in load.events:
+            self._remember(event)
+            yield event
+
+    def _remember(self, event: RunEvent) -> None:
+        match event.type:
+            case "result":
+                self.result = event.data
+            case "checkpoint":
+                self.checkpoints.append(event.data)
+            case "artifact":
+                self.artifacts.append(event.data)
+            case "metrics":
+                self.metrics |= event.data
+
+
+@dataclass(frozen=True)
+class Load:
+    """One batch on its way."""
+
+    events: Sequence[RunEvent]
+    event_offset: int
+    lines: int
+    log_offset: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether there was nothing new."""
+        return not self.events and not self.lines

@@ -1,0 +1,138 @@
+"""Brings to this host what a run reads: data, model and prepared rows."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Row, text
+
+from app.db import transaction
+from app.registry.service import find_version, parse_version
+from app.settings import Settings
+from app.storage import Store, join_key
+from trainer_core.errors import InvalidSpec, ModelUnavailable
+from trainer_core.spec import DataSource, ModelRef, TrainSpec
+from worker.transfer import download_folder
+
+
+def prepared_prefix(project_id: str, key: str) -> str:
+    """Where prepared data lives in the store."""
+    return f"{project_id}/prepared/{key}/"
+
+
+def attempt_prefix(project_id: str, job_id: str, attempt_id: str) -> str:
+    """Where an attempt writes in the store, and nowhere else."""
+    return f"{project_id}/jobs/{job_id}/{attempt_id}/"
+
+
+class Fetcher:
+    """Fetches for one project into the caches of this host's data folder.
+
+    Every method may raise StoreUnavailable, ObjectMissing, ChecksumMismatch and OSError.
+    """
+
+    def __init__(self, settings: Settings, store: Store, project_id: str) -> None:
+        self._settings = settings
+        self._store = store
+        self._project_id = project_id
+        self._cache = settings.home / "cache"
+
+    def data(self, spec: TrainSpec) -> dict[str, str]:
+        """Fetch every source that only the service can read; returns `paths.data`."""
+        found = {}
+        for key, source in _sources(spec):
+            path = self._source(key, source)
+            if path is not None:
+                found[key] = str(path)
+        return found
+
+    def _source(self, key: str, source: DataSource) -> Path | None:
+        if source.source in ("upload", "dataset"):
+            with transaction() as session:
+                where = {"id": source.path, "project_id": self._project_id}
+                row = session.execute(_DATASET, where).one()
+            return self._dataset(row)
+        if source.source == "s3":
+            field = f"data.{key.replace('/', '[')}].path"
+            return self._s3(source.path, field)
+        return None
+
+    def _dataset(self, where: Row[Any]) -> Path:
+        folder = self._cache / "data" / str(where.sha256)
+        path = folder / str(where.file_name)
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._store.get_file(where.location, path, size=where.size, sha256=where.sha256)
+        return path
+
+    def _s3(self, location: str, field: str) -> Path:
+        bucket, _, key = location.removeprefix("s3://").partition("/")
+        if not location.startswith("s3://") or not bucket or not key:
+            raise InvalidSpec(f"{location!r} is not of the form s3://bucket/key", field)
+        if bucket == self._settings.s3_bucket and not key.startswith(f"{self._project_id}/"):
+            raise InvalidSpec(f"{location!r} belongs to another project", field)
+        store = self._store.at(bucket)
+        objects = [o for o in store.list_objects(key) if o.key == key or _below(o.key, key)]
+        if not objects:
+            raise InvalidSpec(f"there is nothing at {location!r}", field)
+        version = hashlib.sha256(repr([location, objects]).encode()).hexdigest()
+        folder = self._cache / "s3" / version
+        for each in objects:
+            relative = each.key.removeprefix(key).strip("/") or Path(key).name
+            path = folder / join_key(relative)
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                store.get_file(each.key, path, size=each.size)
+        single = len(objects) == 1 and objects[0].key == key
+        return folder / Path(key).name if single else folder
+
+    def model(self, ref: ModelRef) -> str | None:
+        """Fetch a model that the trainer cannot read itself; None for one that it can."""
+        if ref.source == "s3":
+            return str(self._s3(ref.name_or_path, "model.name_or_path"))
+        if ref.source in ("registry", "job"):
+            prefix, sha256 = self._published(ref)
+            folder = self._cache / "models" / sha256
+            return str(download_folder(self._store, prefix, folder, sha256))
+        return None
+
+    def _published(self, ref: ModelRef) -> tuple[str, str]:
+        with transaction() as session:
+            if ref.source == "registry":
+                number = parse_version(ref.revision) if ref.revision else None
+                version = find_version(session, self._project_id, ref.name_or_path, number)
+                return version.prefix, version.manifest_sha256
+            row = session.execute(
+                _MODEL_OF_JOB, {"project_id": self._project_id, "job_id": ref.name_or_path}
+            ).first()
+        if row is None:
+            raise ModelUnavailable(f"job {ref.name_or_path} has published no model", "model")
+        return row.prefix, row.manifest_sha256
+
+    def prepared(self, key: str) -> Path:
+        """Return the folder of prepared data, fetched unless it is here."""
+        folder = self._settings.home / "prepared" / key
+        return download_folder(self._store, prepared_prefix(self._project_id, key), folder)
+
+
+_DATASET = text(
+    "SELECT location, file_name, size, sha256 FROM datasets"
+    " WHERE id = :id AND project_id = :project_id AND deleted_at IS NULL"
+)
+_MODEL_OF_JOB = text(
+    """
+    SELECT prefix, manifest_sha256 FROM model_versions
+    WHERE project_id = :project_id AND job_id = :job_id AND deleted_at IS NULL
+    """
+)
+
+
+def _below(key: str, folder: str) -> bool:
+    return key.startswith(folder.rstrip("/") + "/") and not key.endswith("/")
+
+
+def _sources(spec: TrainSpec) -> Iterator[tuple[str, DataSource]]:
+    yield from ((f"train/{i}", source) for i, source in enumerate(spec.data.train))
+    if isinstance(spec.data.validation, list):
+        yield from ((f"validation/{i}", s) for i, s in enumerate(spec.data.validation))

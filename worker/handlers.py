@@ -1,0 +1,66 @@
+"""What hints ask for: each handler starts a detached supervisor and returns at once.
+
+The supervisor claims, so a hint that comes twice starts a process that finds nothing to do.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from app.settings import get_settings
+from worker import forks
+from worker.environment import clean_environment
+
+_log = logging.getLogger(__name__)
+
+
+def run(attempt_id: str) -> None:
+    """Supervise an attempt that was placed on this host."""
+    start_supervisor("attempt", attempt_id)
+
+
+def prepare(job_id: str) -> None:
+    """Supervise the preparation of a job's data."""
+    start_supervisor("prepare", job_id)
+
+
+HANDLERS: Mapping[str, Callable[[str], None]] = {"prepare": prepare, "run": run}
+
+
+def start_supervisor(kind: str, identifier: str) -> int:
+    """Start a supervisor that outlives this process, warm or cold; returns its pid."""
+    settings = get_settings()
+    log = settings.home / "logs" / "supervisors" / f"{identifier}.log"
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        return _fork(forks.socket_path(settings), [kind, identifier], log)
+    except forks.NoWarmServer as refused:
+        _log.info("supervisor of %s starts cold: %s", identifier, refused)
+        return _spawn([kind, identifier], log)
+
+
+def _fork(path: Path, argv: list[str], log: Path) -> int:
+    request = forks.ForkRequest("supervisor", argv, str(log.parent), str(log), clean_environment())
+    private = forks.memory_file(os.environ)
+    try:
+        forked = forks.fork(path, request, [private])
+    finally:
+        os.close(private)
+    forked.close()
+    return forked.identity.pid
+
+
+def _spawn(argv: list[str], log: Path) -> int:
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "worker.supervisor", *argv],
+            cwd=log.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return process.pid

@@ -1,0 +1,89 @@
+"""From a finished run to a published model: upload, manifest last, one commit that decides."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from app.attempts import service
+from app.attempts.service import Claim, Publication, StoredFile
+from app.storage import Store
+from trainer_core.publish.manifest import MANIFEST, sha256_file
+from worker.carrier import Carrier
+from worker.durably import durably
+from worker.fetch import attempt_prefix, prepared_prefix
+from worker.inputs import JobFacts
+from worker.transfer import Stored
+from worker.upload import patiently_upload
+
+MODEL = "model"
+_FROM_PREPARATION = {"report.json": "report", "ledger.jsonl": "ledger"}
+
+
+def publish(store: Store, claim: Claim, job: JobFacts, work: Path, carrier: Carrier) -> bool:
+    """Upload the model and commit it; False when a cancel came first.
+
+    Raises LeaseLost, DatabaseAway, StoreUnavailable, BrokenFolder and OSError.
+    """
+    if not durably(lambda session: service.finalize(session, claim.attempt_id, claim.token)):
+        return False
+    prefix = attempt_prefix(claim.project_id, claim.job_id, claim.attempt_id)
+    stored = patiently_upload(store, work / MODEL, f"{prefix}{MODEL}/")
+    files = [
+        *_model_files(stored, work / MODEL),
+        *_prepared_files(job, work),
+    ]
+    made = Publication(
+        prefix=stored.prefix,
+        manifest_sha256=stored.manifest_sha256,
+        files=files,
+        kind=kind_of(job),
+        base_model=job.spec.model.name_or_path,
+        template_hash=_template_hash(work),
+        metrics=_numbers(carrier.metrics),
+    )
+    return durably(
+        lambda session: service.commit_model(session, claim.attempt_id, claim.token, made)
+    )
+
+
+def kind_of(job: JobFacts) -> str:
+    """Return what the job publishes: full, adapter or merged."""
+    if job.spec.adapter is None:
+        return "full"
+    return "merged" if job.spec.publish.merge == "always" else "adapter"
+
+
+def _model_files(stored: Stored, folder: Path) -> Iterator[StoredFile]:
+    for entry in stored.manifest.files:
+        key = stored.prefix + entry.path
+        yield StoredFile(f"{MODEL}/{entry.path}", key, "model", entry.size, entry.sha256)
+    size = (folder / MANIFEST).stat().st_size
+    key = stored.prefix + MANIFEST
+    yield StoredFile(f"{MODEL}/{MANIFEST}", key, "model", size, stored.manifest_sha256)
+
+
+def _prepared_files(job: JobFacts, work: Path) -> Iterator[StoredFile]:
+    """What the preparation said about the data is kept with the job."""
+    folder = Path(_launch(work)["paths"]["prepared"])
+    prefix = prepared_prefix(job.project_id, job.prepared_key or "")
+    for name, kind in _FROM_PREPARATION.items():
+        path = folder / name
+        if path.exists():
+            size = path.stat().st_size
+            yield StoredFile(name, prefix + name, kind, size, sha256_file(path))
+
+
+def _launch(work: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((work / "launch.json").read_bytes())
+    return document
+
+
+def _template_hash(work: Path) -> str | None:
+    report = Path(_launch(work)["paths"]["prepared"]) / "report.json"
+    found = json.loads(report.read_bytes()).get("template_hash")
+    return str(found) if found else None
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    return {k: v for k, v in metrics.items() if isinstance(v, int | float)}

@@ -1,0 +1,204 @@
+"""One attempt from its claim to its end: inputs, trainer, facts, checkpoints, model, clean-up."""
+
+import logging
+import shutil
+import threading
+from dataclasses import asdict
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.attempts import service
+from app.attempts.service import Claim, Ending, LeaseLost
+from app.db import transaction
+from app.jobs.lifecycle import TERMINAL, FailureReason, Status
+from app.settings import Settings
+from app.storage import Store
+from trainer_core.events import RunEvent
+from trainer_core.spec import Launch
+from worker.carrier import Carrier
+from worker.durably import DatabaseAway, durably
+from worker.endings import ending_of, ending_of_error, last_words, oom_kills
+from worker.fetch import attempt_prefix
+from worker.inputs import JobFacts, attempt_launch, read_job
+from worker.lease import LeaseKeeper
+from worker.process import Exit
+from worker.publish import MODEL, publish
+from worker.redact import Redactor
+from worker.resume import CHECKPOINTS
+from worker.target import Handle, TargetError
+from worker.targets.local import LocalTarget
+from worker.telemetry import Telemetry
+from worker.upload import CheckpointUploader
+from worker.waiting import Stopped, unless_stopped
+from worker.watch import NoSignOfLife, Watch, work_folder
+
+TELEMETRY_EVERY = 5.0
+LAST_UPLOAD = 600.0
+LAST_UPLOAD_STOPPED = 5.0
+_log = logging.getLogger(__name__)
+
+
+class AttemptSupervisor:
+    """Holds the lease of one attempt and sees it through."""
+
+    def __init__(self, settings: Settings, store: Store, claim: Claim, keeper: LeaseKeeper) -> None:
+        self._settings = settings
+        self._store = store
+        self._claim = claim
+        self._keeper = keeper
+        self._work = work_folder(settings.home, claim.attempt_id)
+        self._cleanup_error: str | None = None
+        self._oom_before = oom_kills()
+        prefix = attempt_prefix(claim.project_id, claim.job_id, claim.attempt_id)
+        self._uploader = CheckpointUploader(store, claim.attempt_id, claim.token, prefix)
+
+    def run(self) -> None:
+        """See the attempt through: whatever happens, it ends and its devices are given back."""
+        try:
+            ending = self._attempt()
+            status = Status.SUCCEEDED if ending is None else self._finish(ending)
+            self._tidy(status)
+        except (LeaseLost, DatabaseAway) as lost:
+            _log.warning("nothing more to say: %s", lost)
+        finally:
+            self._uploader.stop()
+        self._release()
+
+    def _attempt(self) -> Ending | None:
+        """Return why the attempt failed, None when its model is published."""
+        self._work.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            job = durably(lambda session: read_job(session, self._claim.job_id))
+            launch = unless_stopped(
+                self._keeper,
+                lambda: attempt_launch(self._settings, self._store, self._claim, job, self._work),
+            )
+            return self._train(job, launch)
+        except Stopped:
+            return _stopped()
+        except (LeaseLost, DatabaseAway):
+            raise
+        except Exception as error:  # noqa: BLE001 - this process's one: every attempt gets an end
+            _log.exception("the attempt ends by an error of ours")
+            return ending_of_error(error)
+
+    def _train(self, job: JobFacts, launch: Launch) -> Ending | None:
+        self._kill_orphans(job)
+        carrier = Carrier(
+            self._work, self._claim.attempt_id, self._claim.token, Redactor(job.secrets.values())
+        )
+        try:
+            ended, verdict = self._run(job, launch, carrier, warm=not job.cold)
+        except NoSignOfLife:
+            ended, verdict = self._run(job, launch, carrier, warm=False)
+        return self._conclude(job, carrier, ended, verdict)
+
+    def _run(
+        self, job: JobFacts, launch: Launch, carrier: Carrier, *, warm: bool
+    ) -> tuple[Exit, Ending | None]:
+        target = LocalTarget(self._settings, job.secrets, warm=warm)
+        handle = target.launch(launch, job.spec.compute)
+        process = target.process(handle)
+        self._note(handle)
+        ended = threading.Event()
+        sampler = threading.Thread(
+            target=self._sample,
+            args=(Telemetry(process.identity, handle.label, launch.devices), ended),
+            name="telemetry",
+            daemon=True,
+        )
+        sampler.start()
+        watch = Watch(self._settings, self._keeper, carrier, process, self._see)
+        watch.time_left = job.time_left
+        try:
+            exit_ = watch.until_end()
+            watch.drain()
+        except TargetError as error:
+            self._cleanup_error = str(error)
+            raise
+        finally:
+            ended.set()
+            process.close()
+        return exit_, watch.verdict
+
+    def _see(self, event: RunEvent) -> None:
+        if event.type == "checkpoint":
+            self._uploader.add(self._work, event.data)
+
+    def _conclude(
+        self, job: JobFacts, carrier: Carrier, ended: Exit, verdict: Ending | None
+    ) -> Ending | None:
+        said = last_words(self._work, carrier.result)
+        ending = ending_of(ended, said, oom_killed=oom_kills() > self._oom_before)
+        if ending is not None and verdict is not None:
+            ending = verdict
+        self._uploader.drain(LAST_UPLOAD_STOPPED if self._keeper.stopping else LAST_UPLOAD)
+        if ending is not None:
+            return ending
+        published = unless_stopped(
+            self._keeper, lambda: publish(self._store, self._claim, job, self._work, carrier)
+        )
+        return None if published else _stopped()
+
+    def _note(self, handle: Handle) -> None:
+        values = asdict(handle)
+        durably(
+            lambda session: service.record_handle(
+                session, self._claim.attempt_id, self._claim.token, values
+            ),
+            patience=1.0,
+        )
+
+    def _sample(self, telemetry: Telemetry, ended: threading.Event) -> None:
+        while not ended.wait(TELEMETRY_EVERY):
+            sample = telemetry.sample()
+            try:
+                with transaction() as session:
+                    service.record_telemetry(
+                        session, self._claim.attempt_id, self._claim.token, sample
+                    )
+            except (SQLAlchemyError, LeaseLost) as error:
+                _log.debug("no telemetry: %s", error)
+
+    def _kill_orphans(self, job: JobFacts) -> None:
+        """Earlier trainers of the job died with their supervisors; what did not, dies now."""
+        target = LocalTarget(self._settings)
+        for attempt_id in job.earlier:
+            for handle in target.sweep(attempt_id):
+                _log.warning("killing an orphan of %s: %s", attempt_id, handle.data)
+                target.stop(handle)
+
+    def _finish(self, ending: Ending) -> Status:
+        _log.info("ends: %s", ending)
+        return durably(
+            lambda session: service.finish(
+                session, self._claim.attempt_id, self._claim.token, ending
+            ),
+            give_up=self._keeper.abandoned.is_set,
+        )
+
+    def _release(self) -> None:
+        try:
+            durably(
+                lambda session: service.release(
+                    session, self._claim.attempt_id, self._cleanup_error
+                ),
+                give_up=self._keeper.abandoned.is_set,
+            )
+        except DatabaseAway as error:
+            _log.warning("not released, the reconciler will: %s", error)
+
+    def _tidy(self, status: Status) -> None:
+        """Delete big files that nobody resumes from any more; facts and logs stay."""
+        if status not in TERMINAL:
+            return
+        with transaction() as session:
+            attempts = service.attempts_of(session, self._claim.job_id)
+        for attempt_id in attempts:
+            folder = work_folder(self._settings.home, attempt_id)
+            for name in (CHECKPOINTS, MODEL, "resume"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _stopped() -> Ending:
+    return Ending("interrupted", FailureReason.INTERRUPTED, "stopped together with its worker")

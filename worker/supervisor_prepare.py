@@ -1,0 +1,164 @@
+"""One preparation from its claim to its end: sources, tokens, upload, report."""
+
+import json
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from app.attempts.service import LeaseLost
+from app.jobs.lifecycle import FailureReason
+from app.preparations import service
+from app.preparations.service import PreparationFailure
+from app.settings import Settings
+from app.storage import Store, join_key
+from trainer_core.data.key import content_key
+from trainer_core.publish.manifest import MANIFEST, write_durably
+from trainer_core.spec import Launch
+from worker import forks
+from worker.durably import DatabaseAway, durably
+from worker.endings import ending_of, ending_of_error, last_words
+from worker.fetch import prepared_prefix
+from worker.inputs import JobFacts, preparation_launch, read_job
+from worker.lease import LeaseKeeper
+from worker.process import Exit, Order, TrainerProcess, start
+from worker.redact import Redactor
+from worker.transfer import is_whole, upload_folder
+from worker.waiting import Stopped, unless_stopped
+from worker.watch import TICK
+
+LONGEST = 86_400.0
+_log = logging.getLogger(__name__)
+
+
+class PreparationFailed(Exception):
+    """The trainer refused the data, or was lost."""
+
+    def __init__(self, failure: PreparationFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class PreparationSupervisor:
+    """Holds the lease of one job's preparation and sees it through."""
+
+    def __init__(
+        self, settings: Settings, store: Store, lease: tuple[str, str], keeper: LeaseKeeper
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._job_id, self._token = lease
+        self._keeper = keeper
+        self._work = settings.home / "preparations" / self._job_id
+        self._redactor = Redactor(())
+
+    def run(self) -> None:
+        """See the preparation through; whatever happens, it ends."""
+        try:
+            self._end(self._prepare())
+        except (LeaseLost, DatabaseAway) as lost:
+            _log.warning("nothing more to say: %s", lost)
+        shutil.rmtree(self._work, ignore_errors=True)
+
+    def _prepare(self) -> "tuple[str, dict[str, Any]] | PreparationFailure | None":
+        """Return key and report, or why there are none; None when nobody waits for them."""
+        self._work.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            job = durably(lambda session: read_job(session, self._job_id))
+            self._redactor = Redactor(job.secrets.values())
+            return self._work_on(job)
+        except Stopped:
+            return None
+        except PreparationFailed as failed:
+            return failed.failure
+        except (LeaseLost, DatabaseAway):
+            raise
+        except Exception as error:  # noqa: BLE001 - this process's one
+            _log.exception("the preparation ends by an error of ours")
+            ending = ending_of_error(error)
+            return PreparationFailure(ending.reason, ending.message)
+
+    def _work_on(self, job: JobFacts) -> tuple[str, dict[str, Any]]:
+        launch, key = unless_stopped(self._keeper, lambda: self._inputs(job))
+        folder = self._settings.home / "prepared" / key
+        if not is_whole(folder):
+            self._tokenise(job, launch, folder)
+        unless_stopped(self._keeper, lambda: self._store_folder(folder, key, job.project_id))
+        report: dict[str, Any] = json.loads((folder / "report.json").read_bytes())
+        return key, report
+
+    def _inputs(self, job: JobFacts) -> tuple[Launch, str]:
+        launch = preparation_launch(self._settings, self._store, job, self._work)
+        model = _tokenizer_folder(launch)
+        return launch, content_key(launch, model, job.secrets)
+
+    def _tokenise(self, job: JobFacts, launch: Launch, folder: Path) -> None:
+        path = self._work / "launch.json"
+        write_durably(path, launch.model_dump_json().encode())
+        order = Order(
+            argv=["prepare", str(path), "--out", str(folder)],
+            mark=launch.attempt_id,
+            cwd=self._work,
+            log=self._work / "output.log",
+            secrets=job.secrets,
+        )
+        process = start(order, forks.socket_path(self._settings))
+        try:
+            ended = self._watch(process)
+        finally:
+            process.kill()
+            process.close()
+        ending = ending_of(ended, last_words(self._work, None), oom_killed=False)
+        if ended.code != 0 and ending is not None:
+            _log.warning("preparing failed: %s\n%s", ending, self._last_output())
+            message = self._redactor.text(ending.message)
+            raise PreparationFailed(PreparationFailure(ending.reason, message))
+
+    def _watch(self, process: TrainerProcess) -> Exit:
+        while (ended := process.poll()) is None:
+            if self._keeper.stopping:
+                process.terminate()
+                process.wait(1.0)
+                raise Stopped
+            if time.monotonic() - process.started > LONGEST:
+                message = f"preparing the data took longer than {LONGEST:g} s"
+                raise PreparationFailed(PreparationFailure(FailureReason.STALLED, message))
+            self._keeper.changed.wait(TICK / 5)
+        return ended
+
+    def _store_folder(self, folder: Path, key: str, project_id: str) -> None:
+        prefix = prepared_prefix(project_id, key)
+        if self._store.head(join_key(prefix + MANIFEST)) is None:
+            upload_folder(self._store, folder, prefix)
+
+    def _last_output(self) -> str:
+        path = self._work / "output.log"
+        text = path.read_bytes()[-4000:].decode(errors="replace") if path.exists() else ""
+        return self._redactor.text(text)
+
+    def _end(self, result: "tuple[str, dict[str, Any]] | PreparationFailure | None") -> None:
+        job_id, token, give_up = self._job_id, self._token, self._keeper.abandoned.is_set
+        if self._keeper.lost.is_set():
+            return
+        match result:
+            case None:
+                durably(lambda s: service.abandon_preparation(s, job_id, token), give_up=give_up)
+            case PreparationFailure():
+                durably(
+                    lambda s: service.fail_preparation(s, job_id, token, result), give_up=give_up
+                )
+            case key, report:
+                clean = self._redactor.data(report)
+                durably(
+                    lambda s: service.finish_preparation(s, job_id, token, key, clean),
+                    give_up=give_up,
+                )
+
+
+def _tokenizer_folder(launch: Launch) -> Path | None:
+    if launch.paths.model is not None:
+        return Path(launch.paths.model)
+    if launch.spec.model.source == "folder":
+        return Path(launch.spec.model.name_or_path)
+    return None

@@ -1,0 +1,98 @@
+"""Whole folders between this host and the store: the manifest last, every file checked."""
+
+import hashlib
+import secrets
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.artifacts.manifest import read_manifest as read_stored_manifest
+from app.storage import Store, join_key
+from trainer_core.publish.manifest import (
+    MANIFEST,
+    BrokenFolder,
+    Manifest,
+    read_manifest,
+    sync_folder,
+    write_durably,
+)
+
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A folder in the store: its prefix (ending in '/'), its manifest and the manifest's sha256."""
+
+    prefix: str
+    manifest: Manifest
+    manifest_sha256: str
+
+
+def upload_folder(store: Store, folder: Path, prefix: str) -> Stored:
+    """Upload a whole folder; the manifest appears last, so nothing half-written counts.
+
+    Raises BrokenFolder for a folder without a manifest, ChecksumMismatch for a file that is not
+    what the manifest says, StoreUnavailable and OSError.
+    """
+    manifest = read_manifest(folder)
+    content = (folder / MANIFEST).read_bytes()
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as pool:
+        jobs = [
+            pool.submit(
+                store.put_file,
+                join_key(prefix + entry.path),
+                folder / entry.path,
+                sha256=entry.sha256,
+            )
+            for entry in manifest.files
+        ]
+        for job in jobs:
+            job.result()
+    store.put_bytes(join_key(prefix + MANIFEST), content)
+    return Stored(prefix, manifest, hashlib.sha256(content).hexdigest())
+
+
+def download_folder(
+    store: Store, prefix: str, folder: Path, manifest_sha256: str | None = None
+) -> Path:
+    """Download a whole folder to `folder`, unless it is there already; returns it.
+
+    Raises ObjectMissing, ChecksumMismatch, StoreUnavailable and OSError; nothing half-written
+    stays.
+    """
+    if is_whole(folder):
+        return folder
+    manifest = read_stored_manifest(store, prefix, manifest_sha256)
+    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    draft.mkdir(parents=True)
+    try:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="download") as pool:
+            jobs = [
+                pool.submit(_download, store, prefix + e.path, draft / e.path, (e.size, e.sha256))
+                for e in manifest.files
+            ]
+            for job in jobs:
+                job.result()
+        write_durably(draft / MANIFEST, store.get_bytes(prefix + MANIFEST, 16 * 2**20))
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _download(store: Store, key: str, path: Path, expected: tuple[int, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    store.get_file(join_key(key), path, size=expected[0], sha256=expected[1])
+
+
+def is_whole(folder: Path) -> bool:
+    """Say whether a folder has a manifest and files of the sizes that it names."""
+    try:
+        manifest = read_manifest(folder)
+        return all((folder / e.path).stat().st_size == e.size for e in manifest.files)
+    except (BrokenFolder, OSError):
+        return False

@@ -1,0 +1,32 @@
+"""Slow work in a thread, left behind as soon as the lease or the job is gone."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from worker.lease import LeaseKeeper
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """The work must not go on: cancelled, lost, or this process is to end."""
+
+
+def unless_stopped(keeper: LeaseKeeper, work: Callable[[], T]) -> T:
+    """Return the result of `work()`; raises Stopped as soon as the keeper says so.
+
+    The thread goes on then until this process ends, and its result is dropped.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix="slow-work")
+    future = pool.submit(work)
+    future.add_done_callback(lambda _: keeper.changed.set())
+    pool.shutdown(wait=False)
+    while not future.done():
+        if keeper.stopping:
+            raise Stopped
+        keeper.changed.wait(1.0)
+        keeper.changed.clear()  # what it said is looked at again before the next wait
+    if keeper.stopping:
+        raise Stopped
+    return future.result()
