@@ -45,7 +45,8 @@ def parse_types(text: str | None) -> list[str] | None:
     return types
 
 
-def _job_cursor(job: JobState, cursor: str | None) -> int:
+def parse_cursor(job: JobState, cursor: str | None) -> int:
+    """Return the `seq` that a client sent (none: 0); raises BadRequest past the newest event."""
     after = parse_seq(cursor) if cursor else 0
     if after > job.last_seq:
         why = f"it is past the job's newest event, {job.last_seq}"
@@ -67,7 +68,7 @@ def start_of_job(project_id: str, job_id: str, cursor: str | None) -> Start:
     with transaction() as session:
         job = require_job(session, project_id, job_id)
     progress = {job_id: job.progress} if job.progress else {}
-    return Start((_job_cursor(job, cursor), "", 0), (job.last_seq, "", 0), progress)
+    return Start((parse_cursor(job, cursor), "", 0), (job.last_seq, "", 0), progress)
 
 
 def start_of_project(project_id: str, cursor: str | None) -> Start:
@@ -85,7 +86,7 @@ def job_page(
     """Return a JobEventPage as JSON."""
     with transaction() as session:
         job = require_job(session, project_id, job_id)
-        after = _job_cursor(job, cursor)
+        after = parse_cursor(job, cursor)
         page = JobSource(project_id, job_id).read_in(session, job, after, types, limit)
     return _page_json(page, str(page.position[0]))
 

@@ -1,0 +1,1 @@
+"""Metrics of a job as series of points."""

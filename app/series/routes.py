@@ -1,0 +1,42 @@
+"""`/jobs/{id}/metrics`: series of what was measured, for charts and spreadsheets."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response
+
+from app.auth import Caller, Role, require
+from app.db import transaction
+from app.http import JobId
+from app.series import service
+from app.series.schemas import Series, SeriesQuery
+from app.storage import content_disposition
+
+router = APIRouter(tags=["events"])
+
+_CSV = "metric,step,value,time\nloss,1,2.31,2026-11-30T10:00:00+00:00\n"
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/csv": {"schema": {"type": "string"}, "example": _CSV}}},
+    404: {"description": "No such job"},
+}
+
+
+@router.get(
+    "/jobs/{job_id}/metrics", summary="Read metrics", response_model=Series, responses=_ANSWERS
+)
+def job_metrics(
+    job_id: JobId,
+    query: Annotated[SeriesQuery, Query()],
+    accept: Annotated[
+        str, Header(description="`text/csv` gets CSV, anything else JSON.")
+    ] = "application/json",
+    caller: Caller = require(Role.VIEWER),
+) -> Any:
+    """Return series by name, down-sampled to `max_points` each, as JSON or CSV."""
+    wants_csv = query.format == "csv" or (query.format is None and "text/csv" in accept.lower())
+    with transaction() as session:
+        points = service.read_points(session, caller.project_id, job_id, query)
+        if not wants_csv:
+            return Series(series=service.by_name(points))
+        body = "".join(service.as_csv(points))
+    headers = {"Content-Disposition": content_disposition(f"{job_id}-metrics.csv")}
+    return Response(body, headers=headers, media_type="text/csv")
