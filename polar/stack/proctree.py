@@ -15,6 +15,7 @@ class Stat:
     """One line of /proc: who a process is, who its parent is and when it started."""
 
     pid: int
+    name: str
     state: str
     parent: int
     started: int  # clock ticks since the machine's boot
@@ -31,8 +32,9 @@ def read(pid: int) -> Stat | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before may hold anything
-    return Stat(pid, fields[0], int(fields[1]), int(fields[19]))
+    end = text.rindex(")")  # the name may hold anything, parentheses too
+    fields = text[end + 2 :].split()
+    return Stat(pid, text[text.index("(") + 1 : end], fields[0], int(fields[1]), int(fields[19]))
 
 
 def identity(pid: int) -> str:

@@ -28,6 +28,7 @@ FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.5, 30.0
 HEALTHY = 30.0  # seconds after which a restart starts from the first back-off again
 START_TRIES = 3  # ends before the first readiness that a start survives
 STOP_GRACE, DETACHED_GRACE = 12.0, 45.0
+LEASE_HOLDER = "polar-lease"  # the name that worker.supervisor gives itself
 LOG_LIMIT = 50_000_000  # bytes
 
 
@@ -217,19 +218,17 @@ class Supervisor:
             self.note(process, "stopped", exit_code=child.returncode if child else None)
 
     async def end_detached(self) -> None:
-        """Ask the supervisors of attempts, adopted from ended workers, to checkpoint and end."""
+        """Have those who hold leases end: their trainers write a checkpoint first."""
         deadline = time.monotonic() + self.detached_grace
-        asked = self.adopted()
-        proctree.send(asked, signal.SIGTERM)
-        while self.adopted() and time.monotonic() < deadline:
+        holders = self.lease_holders()
+        proctree.send(holders, signal.SIGTERM)
+        while self.lease_holders() and time.monotonic() < deadline:
             self.reap()
             await asyncio.sleep(POLL)
 
-    def adopted(self) -> list[proctree.Stat]:
-        """Return the living children of this process that it did not start itself."""
-        mine, known = os.getpid(), {child.pid for child in self.running.values()}
-        below = proctree.descendants(mine)
-        return [each for each in below if each.parent == mine and each.pid not in known]
+    def lease_holders(self) -> list[proctree.Stat]:
+        """Return the detached processes (`worker.supervisor`) that see a run through."""
+        return [each for each in proctree.descendants(os.getpid()) if each.name == LEASE_HOLDER]
 
     def reap(self) -> None:
         """Collect adopted children that have ended."""

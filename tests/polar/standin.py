@@ -13,12 +13,22 @@ from polar.stack.spawn import Command
 from polar.stack.state import StackState
 from polar.stack.supervisor import Supervisor, supervise
 
-# Starts a grandchild in a session of its own, as Celery's handlers start supervisors of attempts.
+# Starts grandchildren in sessions of their own, as Celery's handlers start holders of leases: one
+# ends when it is asked to, one ignores that, one has to be killed.
 FORKER = """
 import subprocess, sys, time
-detached = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_{}); time.sleep(600)'
-for kind in ('IGN', 'DFL'):
-    subprocess.Popen([sys.executable, '-c', detached.format(kind)], start_new_session=True)
+holder = '''
+import signal, time
+def end(*_):
+    with open('order', 'a') as file:
+        file.write('detached stops\\\\n')
+    raise SystemExit
+signal.signal(signal.SIGTERM, {})
+open('/proc/self/comm', 'w').write('polar-lease')
+time.sleep(600)
+'''
+for handler in ('end', 'signal.SIG_IGN'):
+    subprocess.Popen([sys.executable, '-c', holder.format(handler)], start_new_session=True)
 subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
 time.sleep(600)
 """
