@@ -10,14 +10,17 @@ from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
 
 from app import docs, openapi
+from app.capabilities.routes import router as capabilities
 from app.events.feed import Feed
 from app.events.routes import router as events
 from app.health.routes import router as health
 from app.http import handle_errors, refuse_unknown_query
 from app.jobs.routes import router as jobs
 from app.keys.routes import router as keys
+from app.logs.routes import router as logs
 from app.middleware import BodyLimit, KeyCheck, RequestContext
 from app.secrets.routes import router as secrets
+from app.series.routes import router as series
 from app.settings import Settings, get_settings
 from app.targets.routes import router as targets
 
@@ -25,6 +28,9 @@ from app.targets.routes import router as targets
 ROUTERS: tuple[APIRouter, ...] = (
     jobs,
     events,
+    logs,
+    series,
+    capabilities,
     targets,
     secrets,
     keys,

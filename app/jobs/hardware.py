@@ -1,5 +1,6 @@
 """What the hosts that are online could give to a job."""
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session
 from app.jobs.spec import Gpus
 from app.models import Device, Worker
 from app.settings import get_settings
+from trainer_core.resolve import Hardware
 
 _CACHE_SECONDS = 2.0
 
@@ -21,16 +23,36 @@ class Host:
     id: str
     gpus: list[tuple[str, float]] = field(default_factory=list)
 
-    def could_run(self, wanted: Gpus) -> bool:
-        """Say whether the host has such devices, free or not."""
-        fitting = [
-            memory
+    def fitting(self, wanted: Gpus) -> list[tuple[str, float]]:
+        """Return the host's devices of this kind, free or not."""
+        return [
+            (name, memory)
             for name, memory in self.gpus
             if (wanted.name or "").lower() in name.lower() and memory >= (wanted.min_memory_gb or 0)
         ]
-        return len(fitting) >= wanted.count
+
+    def could_run(self, wanted: Gpus) -> bool:
+        """Say whether the host has as many such devices, free or not."""
+        return len(self.fitting(wanted)) >= wanted.count
 
 
+def hardware_for(wanted: Gpus | None, hosts: list[Host]) -> Hardware:
+    """Return what the job can count on, whichever of the hosts takes it."""
+    asked = wanted or Gpus()
+    devices = [d for host in hosts if host.could_run(asked) for d in host.fitting(asked)]
+    if not devices:
+        return Hardware()
+    return Hardware(
+        gpus=asked.count,
+        gpu_memory_gb=min(memory for _, memory in devices) or None,
+        bf16=all(not _WITHOUT_BF16.search(name) for name, _ in devices),
+    )
+
+
+# Before Ampere: https://developer.nvidia.com/cuda-gpus (compute capability below 8.0).
+_WITHOUT_BF16 = re.compile(
+    r"\b(?:[KMPV]\d{2,3}|T4|GTX|TITAN|RTX 20\d\d|Quadro (?:RTX|[KMPG]))", re.IGNORECASE
+)
 _cache: dict[str, tuple[float, list[Host]]] = {}
 
 

@@ -123,4 +123,4 @@ def _checked(session: Session, submission: Submission, settings: Settings) -> Ne
 def _warn_of_hosts(hosts: list[Host]) -> list[Warn]:
     if hosts:
         return []
-    return [Warn(code="no_worker", message="no host is online: the job waits until one is")]
+    return [Warn(code="no_worker", message="no host is online: the job waits for one")]

@@ -57,7 +57,7 @@ class Api:
 
 def environment(database_url: str, valkey_url: str, s3: S3 | None, home: Path) -> dict[str, str]:
     """Return the variables of a process of the service."""
-    store = {
+    store = s3 and {
         "S3_ENDPOINT": s3.endpoint,
         "S3_ACCESS_KEY": s3.access_key,
         "S3_SECRET_KEY": s3.secret_key,
@@ -69,7 +69,7 @@ def environment(database_url: str, valkey_url: str, s3: S3 | None, home: Path) -
         "POLAR_HOME": str(home),
         "POLAR_DATABASE_URL": database_url,
         "POLAR_BROKER_URL": valkey_url,
-        **(store if s3 else {}),
+        **(store or {}),
     }
 
 

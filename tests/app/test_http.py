@@ -193,6 +193,16 @@ def test_metrics_name_what_an_operator_watches(api: Api) -> None:
         assert name in text
 
 
+def test_capabilities_name_every_combination_and_schema(api: Api) -> None:
+    found = api.client.get("/capabilities").json()
+    rows = {(c["task"], c["adapter"], c["target"]): c["reason"] for c in found["combinations"]}
+    assert rows[("sft", "lora", "local")] is None
+    assert "not switched on" in rows[("sft", "lora", "fake")]
+    assert [task["type"] for task in found["tasks"]] == ["sft"]
+    assert "max_length" in found["tasks"][0]["json_schema"]["properties"]
+    assert found["job_schema"]["required"] == ["task", "model", "data"]
+
+
 def test_a_client_that_hangs_up_mid_body_leaves_no_trace(api: Api) -> None:
     place = urlsplit(api.url)
     head = f"POST /jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n"

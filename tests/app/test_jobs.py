@@ -419,6 +419,7 @@ def test_gpus_that_no_online_host_has_are_refused(api: Api) -> None:
     asked = {"compute": {"gpus": {"name": "A100", "count": 2}}}
     waiting = submit(api, **asked)
     assert [w["code"] for w in waiting["warnings"]] == ["no_worker"]
+    assert waiting["resolved"]["precision"] == "auto"  # the machine that takes it decides
     api.write(
         """INSERT INTO workers (id, project_id, kind, hostname, pid)
         VALUES ('wrk_1', 'prj_default', 'host', 'box', 1)"""
@@ -431,8 +432,12 @@ def test_gpus_that_no_online_host_has_are_refused(api: Api) -> None:
         lambda: (a := api.client.post("/jobs", json={**SPEC, **asked})).status_code == 422 and a
     )
     assert refused.json()["errors"][0]["pointer"] == "/compute/gpus"
-    one = submit(api, compute={"gpus": {"name": "a100", "min_memory_gb": 40}})
+    small = {"name_or_path": "org/small-135m"}
+    one = submit(api, compute={"gpus": {"name": "a100", "min_memory_gb": 40}}, model=small)
     assert one["warnings"] == []
+    assert one["resolved"]["precision"] == "bf16"  # Ampere has it; a CPU gets fp32
+    far = {"precision": "fp16", "adapter": {"type": "lora"}, "model": {**small, "dtype": "fp16"}}
+    assert submit(api, **far)["resolved"]["precision"] == "fp16"
     targets = api.client.get("/targets").json()["items"]
     assert [d["name"] for w in targets[0]["workers"] for d in w["devices"]] == [
         "NVIDIA A100-SXM4-80GB"

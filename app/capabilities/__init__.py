@@ -1,0 +1,1 @@
+"""What can be combined, and the schema of each task."""
