@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,17 @@ def put_parts(
             call("abort_multipart_upload", key, UploadId=upload)
         raise
     return found
+
+
+def abort_uploads(call: Call, older: timedelta) -> int:
+    """Abort uploads that began so long ago that nobody sends them any more; returns how many."""
+    limit = datetime.now(UTC) - older
+    found = call("list_multipart_uploads", "").get("Uploads", ())
+    stale = [upload for upload in found if upload["Initiated"] < limit]
+    for upload in stale:
+        with contextlib.suppress(ObjectMissing):
+            call("abort_multipart_upload", upload["Key"], UploadId=upload["UploadId"])
+    return len(stale)
 
 
 def _send_all(

@@ -10,11 +10,12 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.multipart import PART, put_parts
+from app.multipart import PART, abort_uploads, put_parts
 from app.s3 import (
     MISSING,
     TAKEN,
@@ -179,6 +180,10 @@ class Store:
                 raise StoreUnavailable(f"could not delete {answer['Errors'][0].get('Key')!r}")
         return len(keys)
 
+    def abort_uploads(self, older: timedelta) -> int:
+        """Abort uploads that a dead process left behind; returns how many."""
+        return abort_uploads(self._call, older)
+
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the bucket, of any size."""
         with self._translated(source):
@@ -238,12 +243,14 @@ class Store:
 
     # -- streams and links ----------------------------------------------------------------------
 
-    def iterate(self, key: str, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield the bytes `start` to `end` (exclusive), at most 256 KiB at a time.
+    def iterate(
+        self, known: str | ObjectInfo, start: int = 0, end: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes `start` to `end` (exclusive) of a key, at most 256 KiB at a time.
 
         A connection that breaks is taken up again where it broke, if the object is still the same.
         """
-        info = self.info(key)
+        info = self.info(known) if isinstance(known, str) else known
         end = info.size if end is None else min(end, info.size)
         failures = 0
         while start < end:

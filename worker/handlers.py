@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from app.housekeeping.service import keep_house
 from app.settings import get_settings
+from app.storage import get_store
 from worker import forks
 from worker.environment import clean_environment
 
@@ -27,7 +29,16 @@ def prepare(job_id: str) -> None:
     start_supervisor("prepare", job_id)
 
 
-HANDLERS: Mapping[str, Callable[[str], None]] = {"prepare": prepare, "run": run}
+def housekeeping() -> None:
+    """Throw away what nobody needs any more."""
+    keep_house(get_store())
+
+
+HANDLERS: Mapping[str, Callable[..., None]] = {
+    "prepare": prepare,
+    "run": run,
+    "housekeeping": housekeeping,
+}
 
 
 def start_supervisor(kind: str, identifier: str) -> int:

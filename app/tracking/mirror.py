@@ -83,7 +83,7 @@ def _carry(mlflow: Mlflow, objects: Store, due: Due) -> None:
 
 def _open(mlflow: Mlflow, due: Due) -> str:
     """Get or make the job's run, with its tags and parameters; returns its id."""
-    tracking = due.spec.get("tracking", {}).get("mlflow", {})
+    tracking = due.resolved.get("tracking", {}).get("mlflow", {})
     experiment = mlflow.experiment(str(tracking.get("experiment", "polar")))
     run_id = mlflow.find_run(experiment, JOB_TAG, due.job_id)
     params, cut = convert.shorten(convert.flatten(due.resolved), convert.MAX_PARAM)

@@ -16,7 +16,6 @@ SPEC: dict[str, Any] = {
     "data": {"train": [{"source": "dataset", "path": "dst_1"}]},
     "tracking": {"mlflow": {"experiment": "polar", "run_name": None, "tags": {}}},
     "publish": {"registry": True},
-    "compute": {"target": "auto", "gpus": None, "max_runtime": None},
 }
 
 
@@ -27,18 +26,20 @@ def add_job(
     prepared: bool = True,
     target: str = "local",
     max_attempts: int = 3,
+    labels: dict[str, str] | None = None,
     **spec: Any,
 ) -> str:
     """Insert a queued job with its preparation; returns its id."""
     job_id = new_id("job")
-    document = {**SPEC, "compute": {"target": target, "gpus": gpus, "max_runtime": None}, **spec}
+    resolved = {**SPEC, **spec}
+    document = {**resolved, "compute": {"target": target, "gpus": gpus}}
     with transaction() as session:
         session.execute(
             text(
                 "INSERT INTO jobs (id, project_id, name, priority, task_type, backend, target,"
-                " spec, resolved, max_attempts, prepared_key) VALUES (:id, :project, :name,"
-                " :priority, 'sft', 'hf', :target, CAST(:spec AS jsonb), CAST(:spec AS jsonb),"
-                " :max_attempts, :key)"
+                " spec, resolved, max_attempts, prepared_key, labels) VALUES (:id, :project,"
+                " :name, :priority, 'sft', 'hf', :target, CAST(:spec AS jsonb),"
+                " CAST(:resolved AS jsonb), :max_attempts, :key, CAST(:labels AS jsonb))"
             ),
             {
                 "id": job_id,
@@ -47,6 +48,8 @@ def add_job(
                 "priority": priority,
                 "target": target,
                 "spec": json.dumps(document),
+                "resolved": json.dumps(resolved),
+                "labels": json.dumps(labels or {}),
                 "max_attempts": max_attempts,
                 "key": "a" * 64 if prepared else None,
             },

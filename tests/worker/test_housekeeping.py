@@ -1,0 +1,159 @@
+"""Housekeeping: what is old and unused goes, what is used stays, one at a time."""
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from app.db import get_engine, transaction
+from app.housekeeping.service import keep_house
+from app.settings import Settings
+from app.storage import Store
+from tests.worker.world import PROJECT, add_host, add_job, one, rows, run_sql
+from worker.placement import place
+from worker.tidy import DAY, tidy
+
+KEY, OTHER = "a" * 64, "b" * 64
+
+
+@pytest.fixture
+def objects(store_settings: Settings) -> Store:
+    return Store(store_settings)
+
+
+def end(job: str, days: int) -> None:
+    """End the job so long ago."""
+    run_sql(
+        "UPDATE jobs SET status = 'cancelled', finished_at = now() - CAST(:d AS int) * '1 day'::"
+        "interval WHERE id = :id",
+        id=job,
+        d=days,
+    )
+
+
+def test_answers_go_after_their_hours(objects: Store):
+    for key, hours in (("old", 25), ("young", 23)):
+        run_sql(
+            "INSERT INTO idempotency_keys (project_id, key, body_hash, created_at)"
+            " VALUES (:p, :k, 'x', now() - CAST(:h AS int) * interval '1 hour')",
+            p=PROJECT,
+            k=key,
+            h=hours,
+        )
+    assert keep_house(objects)["idempotency_keys"] == 1
+    assert rows("SELECT key FROM idempotency_keys") == [("young",)]
+
+
+def test_rows_of_dead_processes_go_but_not_hosts_that_hold_a_device(objects: Store):
+    add_host("holds", slots=1)
+    add_job()
+    with transaction() as session:
+        place(session, "r")
+    add_host("gone", slots=1)
+    add_host("lately", slots=1)
+    run_sql("UPDATE workers SET seen_at = now() - interval '31 days' WHERE id <> 'lately'")
+    run_sql("UPDATE workers SET seen_at = now() - interval '29 days' WHERE id = 'lately'")
+    for kind, minutes in (("control", 61), ("prepare", 59)):
+        run_sql(
+            "INSERT INTO workers (id, project_id, kind, hostname, pid, seen_at)"
+            " VALUES (:k, :p, :k, 'h', 1, now() - CAST(:m AS int) * interval '1 minute')",
+            k=kind,
+            p=PROJECT,
+            m=minutes,
+        )
+    assert keep_house(objects)["workers"] == 2
+    assert [row[0] for row in rows("SELECT id FROM workers ORDER BY id")] == [
+        "holds",
+        "lately",
+        "prepare",
+    ]
+
+
+def test_prepared_data_go_when_every_job_ended_long_ago(objects: Store):
+    old, also, young, open_job = (add_job() for _ in range(4))
+    run_sql("UPDATE jobs SET prepared_key = :k WHERE id = :id", k=OTHER, id=young)
+    run_sql("UPDATE jobs SET prepared_key = :k WHERE id = :id", k="c" * 64, id=open_job)
+    end(old, 31)
+    end(also, 40)
+    end(young, 29)
+    for key in (KEY, OTHER, "c" * 64):
+        for name in ("manifest.json", "train.arrow"):
+            objects.put_bytes(f"{PROJECT}/prepared/{key}/{name}", b"x")
+    assert keep_house(objects)["prepared"] == 1
+    left = {item.key.split("/")[2] for item in objects.list_objects(f"{PROJECT}/prepared/")}
+    assert left == {OTHER, "c" * 64}
+    assert one("SELECT count(*) FROM jobs WHERE prepared_key IS NULL") == 2
+    assert keep_house(objects)["prepared"] == 0
+
+
+def test_uploads_that_nobody_finishes_are_aborted(objects: Store):
+    objects._call("create_multipart_upload", f"{PROJECT}/datasets/x")
+    assert keep_house(objects)["uploads"] == 0  # it is a moment old
+    assert objects.abort_uploads(timedelta(days=-1)) == 1
+    assert not objects._call("list_multipart_uploads", "").get("Uploads")
+
+
+def test_only_one_works_at_a_time(objects: Store):
+    with get_engine().connect() as other:
+        other.execute(text("SELECT pg_advisory_lock(hashtext('polar.housekeeping'))"))
+        assert keep_house(objects) == {}
+        other.execute(text("SELECT pg_advisory_unlock(hashtext('polar.housekeeping'))"))
+    assert keep_house(objects) != {}
+
+
+def test_a_host_forgets_folders_of_ended_jobs_and_keeps_those_in_use(
+    settings: Settings, tmp_path: Path
+):
+    del settings
+    add_host("h1", slots=2)
+    ended, running = add_job(), add_job()
+    run_sql("UPDATE jobs SET prepared_key = :k WHERE id = :id", k=OTHER, id=ended)
+    with transaction() as session:
+        assert place(session, "r") == 2
+    held = one("SELECT id FROM attempts WHERE job_id = :id", id=running)
+    over = one("SELECT id FROM attempts WHERE job_id = :id", id=ended)
+    run_sql("UPDATE attempts SET finished_at = now(), outcome = 'failed', released_at = now()")
+    run_sql("UPDATE attempts SET released_at = NULL WHERE id = :id", id=held)
+    end(ended, 0)
+    now = time.time()
+    for name, days in {
+        f"attempts/{held}": 30,
+        f"attempts/{over}": 4,
+        "attempts/att_unknown": 2,
+        f"prepared/{KEY}": 30,
+        f"prepared/{OTHER}": 8,
+        f"preparations/{running}": 30,
+        f"preparations/{ended}": 4,
+        f"logs/supervisors/{held}.log": 30,
+        f"logs/supervisors/{over}.log": 15,
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch() if path.suffix else path.mkdir()
+        os.utime(path, (now - days * DAY,) * 2)
+    with transaction() as session:
+        assert tidy(session, tmp_path, now) == 4
+    left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if "_" in p.name}
+    assert left == {
+        f"attempts/{held}",
+        "attempts/att_unknown",
+        f"preparations/{running}",
+        f"logs/supervisors/{held}.log",
+    }
+    assert [p.name for p in (tmp_path / "prepared").iterdir()] == [KEY]
+
+
+def test_prepared_data_stay_while_a_preparation_runs(settings: Settings, tmp_path: Path):
+    del settings
+    add_job(prepared=False)
+    run_sql("UPDATE preparations SET status = 'running'")
+    (tmp_path / "prepared" / KEY).mkdir(parents=True)
+    os.utime(tmp_path / "prepared" / KEY, (0, 0))
+    with transaction() as session:
+        assert tidy(session, tmp_path, time.time()) == 0
+    run_sql("UPDATE preparations SET status = 'failed'")
+    with transaction() as session:
+        assert tidy(session, tmp_path, time.time()) == 1

@@ -1,0 +1,86 @@
+"""Keeps what Postgres says and what the world does together: relay, placement, takeovers, mirrors.
+
+Several reconcilers may run at once. It needs no broker to live: only hints wait for that.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+
+from sqlalchemy.orm import Session
+
+from app.db import transaction
+from app.registry.mirror import write_next_pointer
+from app.settings import Settings, get_settings
+from app.storage import get_store
+from app.tracking.client import Mlflow
+from app.tracking.mirror import mirror_one
+from worker import takeover
+from worker.celery_app import sender
+from worker.loops import Health, Loop, Step
+from worker.placement import place
+from worker.registration import Registration
+from worker.relay import Send, relay
+from worker.stepper import Stepper
+from worker.targets.fake import FakeTarget
+from worker.wakeup import Bell
+
+
+def in_transaction(work: Callable[[Session], int]) -> Callable[[], int]:
+    """Return `work` as a step in a transaction of its own."""
+
+    def step() -> int:
+        with transaction() as session:
+            return work(session)
+
+    return step
+
+
+def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[Loop]:
+    """Return the reconciler's loops: hints, jobs, and mirrors that talk to slow neighbours."""
+    health = Health()
+    jobs = [
+        Step("place", in_transaction(lambda session: place(session, stepper_id))),
+        Step("cancel", in_transaction(takeover.meet_cancels)),
+        Step("hint again", in_transaction(takeover.hint_again)),
+        Step("take over", lambda: takeover.take_over(health, settings.lease)),
+    ]
+    if settings.fake_target:
+        stepper = Stepper(FakeTarget(), get_store(), settings, stepper_id)
+        jobs.append(Step("fake target", stepper.step))
+    return [
+        Loop(
+            "relay", [Step("relay", in_transaction(lambda s: relay(s, send)))], bell, settings.poll
+        ),
+        Loop("jobs", jobs, bell, settings.poll, health),
+        Loop("mirrors", _mirrors(settings), bell, settings.poll),
+    ]
+
+
+def _mirrors(settings: Settings) -> list[Step]:
+    objects = get_store()
+    steps = [Step("pointers", lambda: int(write_next_pointer(objects)))]
+    if settings.mlflow_url:
+        mlflow = Mlflow(settings.mlflow_url)
+        steps.append(Step("mlflow", lambda: int(mirror_one(mlflow, objects))))
+    return steps
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Run until SIGTERM or SIGINT; whatever is being done then is finished first."""
+    del arguments
+    settings = get_settings()
+    bell = Bell(settings)
+    # Signals are waited for, not handled: a handler could meet its own thread inside a lock.
+    signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    with Registration(settings, "reconciler") as registration:
+        listener = threading.Thread(target=bell.listen, name="listen", daemon=True)
+        listener.start()
+        started = loops(settings, bell, registration.who.id, sender(settings))
+        threads = [loop.start() for loop in started]
+        signal.sigwait(signals)
+        bell.stop()
+        for thread in threads:
+            thread.join(timeout=25)
+    return 0

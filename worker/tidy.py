@@ -1,0 +1,85 @@
+"""Removes from a host's data folder what no attempt will ever read again."""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from app.db import transaction
+from app.settings import Settings
+
+DAY = 86_400.0
+EVERY = 3600.0
+KEEP = {"attempts": 3 * DAY, "preparations": 3 * DAY, "prepared": 7 * DAY, "supervisors": 14 * DAY}
+_log = logging.getLogger(__name__)
+
+_BUSY = text(
+    """
+    SELECT a.id FROM attempts a JOIN jobs j ON j.id = a.job_id
+        WHERE a.released_at IS NULL OR j.finished_at IS NULL
+    UNION SELECT id FROM jobs WHERE finished_at IS NULL
+    UNION SELECT prepared_key FROM jobs WHERE finished_at IS NULL AND prepared_key IS NOT NULL
+    """
+)
+_PREPARING = text("SELECT EXISTS (SELECT FROM preparations WHERE status = 'running')")
+
+
+def tidy(session: Session, home: Path, now: float) -> int:
+    """Remove old folders and logs that belong to no open job; returns how many went.
+
+    Prepared data stay while any preparation runs: it may be about to use them.
+    """
+    busy = set(session.execute(_BUSY).scalars())
+    candidates = [*_old(home / "attempts", now), *_old(home / "preparations", now)]
+    if not session.execute(_PREPARING).scalar():
+        candidates += _old(home / "prepared", now)
+    candidates += _old(home / "logs" / "supervisors", now)
+    return sum(_remove(path) for path in candidates if path.name.partition(".")[0] not in busy)
+
+
+def _old(folder: Path, now: float) -> Iterator[Path]:
+    limit = now - KEEP[folder.name]
+    return (path for path in _entries(folder) if _modified(path, now) < limit)
+
+
+def _entries(folder: Path) -> Iterable[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else ()
+
+
+def _modified(path: Path, now: float) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed meanwhile
+        return now
+
+
+def _remove(path: Path) -> bool:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+    return not path.exists()
+
+
+def keep_tidy(settings: Settings) -> threading.Thread:
+    """Tidy the data folder now and every hour, in a thread that ends with the process."""
+    thread = threading.Thread(target=_forever, args=[settings.home], name="tidy", daemon=True)
+    thread.start()
+    return thread
+
+
+def _forever(home: Path) -> None:
+    while True:
+        try:
+            with transaction() as session:
+                removed = tidy(session, home, time.time())
+            _log.info("tidied %d folders and logs", removed)
+        except (SQLAlchemyError, OSError) as error:
+            _log.warning("not tidied: %s", type(error).__name__)
+        time.sleep(EVERY)
