@@ -10,6 +10,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
 
 from app import docs, openapi
+from app.artifacts.routes import router as artifacts
 from app.capabilities.routes import router as capabilities
 from app.events.feed import Feed
 from app.events.routes import router as events
@@ -19,6 +20,7 @@ from app.jobs.routes import router as jobs
 from app.keys.routes import router as keys
 from app.logs.routes import router as logs
 from app.middleware import BodyLimit, KeyCheck, RequestContext
+from app.registry.routes import router as models
 from app.secrets.routes import router as secrets
 from app.series.routes import router as series
 from app.settings import Settings, get_settings
@@ -30,6 +32,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     events,
     logs,
     series,
+    artifacts,
+    models,
     capabilities,
     targets,
     secrets,

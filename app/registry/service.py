@@ -9,12 +9,10 @@ from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from app.artifacts.manifest import read_manifest
 from app.errors import BadRequest, Conflict, NotFound
 from app.ids import new_id
 from app.models import Artifact, ModelVersion
 from app.storage import Store, join_key
-from trainer_core.publish.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -135,11 +133,6 @@ def list_versions(
     if before is not None:
         query = query.where(ModelVersion.version < before)
     return session.scalars(query.order_by(ModelVersion.version.desc()).limit(limit)).all()
-
-
-def version_files(store: Store, version: ModelVersion) -> Manifest:
-    """Return the model's manifest; raises ChecksumMismatch when it is not the committed one."""
-    return read_manifest(store, version.prefix, version.manifest_sha256)
 
 
 _USED = text(
