@@ -67,7 +67,7 @@ def _fork(path: Path, argv: list[str], log: Path) -> int:
 def _spawn(argv: list[str], log: Path) -> int:
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker.supervisor", *argv],
+            [sys.executable, "-P", "-m", "worker.supervisor", *argv],
             cwd=log.parent,
             stdin=subprocess.DEVNULL,
             stdout=output,

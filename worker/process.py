@@ -138,7 +138,7 @@ def _start_cold(order: Order) -> TrainerProcess:
     try:
         with order.log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "trainer_core", *order.argv],
+                [sys.executable, "-P", "-m", "trainer_core", *order.argv],
                 cwd=order.cwd,
                 env=order.environment() | {SECRETS_FD: str(secrets)},
                 stdin=subprocess.DEVNULL,

@@ -9,6 +9,8 @@ import os
 import secrets
 import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from app.attempts import service as attempts
@@ -26,11 +28,15 @@ from worker.supervisor_prepare import PreparationSupervisor
 
 _log = logging.getLogger(__name__)
 _CLAIM_PATIENCE = 60.0
+PROCESS_NAME = "polar-lease"
+"""What the kernel calls this process; the stack knows by it whom to ask for an orderly end."""
 
 
-def main(kind: str, identifier: str) -> int:
-    """Claim and see it through; 0 also when someone else has it."""
+def main(arguments: Sequence[str]) -> int:
+    """`attempt ID` or `prepare ID`: claim it and see it through, unless someone else has it."""
     write_json_lines()
+    kind, identifier = arguments
+    Path("/proc/self/comm").write_text(PROCESS_NAME, encoding="ascii")
     settings = get_settings()
     work = {"attempt": supervise_attempt, "prepare": supervise_preparation}[kind]
     work(settings, identifier)
@@ -105,7 +111,7 @@ def _stack() -> Identity | None:
 if __name__ == "__main__":
     code = 70
     try:
-        code = main(*sys.argv[1:])
+        code = main(sys.argv[1:])
     finally:
         if code:
             _log.exception("this supervisor fails; its lease runs out")

@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,8 +41,9 @@ _BACKLOG = 64
 ROLES = {"trainer": "trainer_core.__main__", "supervisor": "worker.supervisor"}
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """`python -m worker warm`: serve where the other processes look for it."""
+    del arguments
     # Not from the settings: they hold secrets that this process must not have.
     given = os.environ.get("POLAR_WARM_SOCKET")
     return serve(Path(given) if given else default_home() / "run" / "warm.sock")
@@ -194,7 +196,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
         _detach(request["log"], descriptors)
         _dress(request)
         os.chdir(request["cwd"])
-        code = _work(request["kind"], request["argv"])
+        code = int(sys.modules[ROLES[request["kind"]]].main(request["argv"]))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:
@@ -204,11 +206,6 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code or 0)
-
-
-def _work(kind: str, argv: list[str]) -> int:
-    main = sys.modules[ROLES[kind]].main
-    return int(main(argv) if kind == "trainer" else main(*argv))
 
 
 _PRIVATE, _LIFELINE = 3, 4  # the descriptors that a child keeps

@@ -34,7 +34,7 @@ class PreparationFailure:
 
 _LOCK_JOB = text(
     """
-    SELECT project_id, status = 'queued' AND cancel_requested_at IS NULL AS wanted,
+    SELECT project_id, phase, status = 'queued' AND cancel_requested_at IS NULL AS wanted,
         (not_before IS NULL OR not_before <= now()) AS due
     FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
     """
@@ -68,7 +68,8 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
         message = f"preparing the data was lost {MAX_TRIES} times with its worker"
         _fail(session, job_id, PreparationFailure(FailureReason.MACHINE_LOST, message))
         return None
-    _set_phase(session, job_id, "preparing")
+    if job.phase != "preparing":  # it was submitted so
+        _set_phase(session, job_id, "preparing")
     return token
 
 

@@ -1,0 +1,101 @@
+"""Preparations: leases, retries and endings on a real Postgres."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.attempts.service import LeaseLost
+from app.db import transaction
+from app.jobs.lifecycle import FailureReason
+from app.preparations import service
+from app.preparations.service import PreparationFailure
+from tests.worker.world import add_job, one, rows, run_sql
+
+pytestmark = pytest.mark.usefixtures("settings")
+BAD_DATA = PreparationFailure(FailureReason.INVALID_DATA, "data.train[0] line 7 is not JSON")
+AWAY = PreparationFailure(FailureReason.DATA_UNAVAILABLE, "the hub does not answer")
+
+
+def do(function: Callable[..., Any], *arguments: Any) -> Any:
+    with transaction() as session:
+        return function(session, *arguments)
+
+
+def claimed() -> tuple[str, str]:
+    job_id = add_job(prepared=False)
+    token = do(service.claim_preparation, job_id, "w")
+    assert token
+    return job_id, token
+
+
+def test_b10_a_duplicate_hint_claims_nothing() -> None:
+    job_id, _ = claimed()
+    assert do(service.claim_preparation, job_id, "w") is None
+
+
+def test_finished_data_makes_the_job_placeable_and_tells_its_warnings() -> None:
+    job_id, token = claimed()
+    report = {"rows_in": 3, "warnings": [{"code": "cut", "message": "2 rows were cut"}]}
+    do(service.finish_preparation, job_id, token, "k" * 64, report)
+    found = rows("SELECT status, phase, prepared_key FROM jobs WHERE id = :id", id=job_id)
+    assert found == [("queued", None, "k" * 64)]
+    assert rows("SELECT type, data FROM job_events ORDER BY seq")[-2:] == [
+        ("warning", {"code": "cut", "message": "2 rows were cut"}),
+        ("status", {"status": "queued", "phase": None}),
+    ]
+    with pytest.raises(LeaseLost):
+        do(service.finish_preparation, job_id, token, "k" * 64, report)
+
+
+def test_invalid_data_fails_the_job_before_a_device_is_taken() -> None:
+    job_id, token = claimed()
+    assert do(service.fail_preparation, job_id, token, BAD_DATA) is False
+    found = rows("SELECT status, reason, message FROM jobs WHERE id = :id", id=job_id)
+    assert found == [("failed", "invalid_data", "data.train[0] line 7 is not JSON")]
+    assert rows("SELECT id FROM attempts") == []
+
+
+def test_what_is_retried_is_retried_three_times() -> None:
+    job_id, token = claimed()
+    for _ in range(service.MAX_TRIES - 1):
+        assert do(service.fail_preparation, job_id, token, AWAY) is True
+        assert one("SELECT status FROM jobs WHERE id = :id", id=job_id) == "queued"
+        assert one("SELECT not_before > now() FROM jobs WHERE id = :id", id=job_id)
+        assert do(service.claim_preparation, job_id, "w") is None  # not yet
+        run_sql("UPDATE jobs SET not_before = NULL")
+        token = do(service.claim_preparation, job_id, "w")
+    assert do(service.fail_preparation, job_id, token, AWAY) is False
+    assert one("SELECT reason FROM jobs WHERE id = :id", id=job_id) == "data_unavailable"
+
+
+def test_a_cancelled_job_stops_its_preparation() -> None:
+    job_id, token = claimed()
+    assert do(service.renew_preparation, job_id, token).cancel is False
+    run_sql("UPDATE jobs SET status = 'cancelled', finished_at = now() WHERE id = :id", id=job_id)
+    assert do(service.renew_preparation, job_id, token).cancel is True
+    assert do(service.preparation_intent, job_id, token).cancel is True
+    do(service.abandon_preparation, job_id, token)
+    assert one("SELECT status FROM preparations") == "failed"
+    assert one("SELECT status FROM jobs") == "cancelled"
+
+
+def test_an_abandoned_preparation_is_hinted_again_and_not_counted() -> None:
+    job_id, token = claimed()
+    do(service.abandon_preparation, job_id, token)
+    assert rows("SELECT status, tries FROM preparations") == [("waiting", 0)]
+    assert rows("SELECT queue, handler, args FROM outbox") == [("prepare", "prepare", [job_id])]
+    assert do(service.claim_preparation, job_id, "w") is not None
+
+
+def test_a_lost_lease_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.settings import get_settings
+
+    job_id, token = claimed()
+    monkeypatch.setenv("POLAR_LEASE", "0.01")
+    get_settings.cache_clear()
+    run_sql("UPDATE preparations SET lease_expires_at = now() - interval '1 second'")
+    second = do(service.claim_preparation, job_id, "v")
+    assert second not in (None, token)
+    with pytest.raises(LeaseLost):
+        do(service.renew_preparation, job_id, token)

@@ -1,0 +1,234 @@
+"""Jobs from submission to model on one host: real trainer, store, database and processes."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.db import transaction
+from app.jobs.service import cancel_job
+from app.settings import get_settings
+from app.storage import get_store
+from tests.services import wait_until
+from tests.worker.conftest import forget
+from tests.worker.rig import HOST, Rig, host_online, make_rig, supervisors, warm_server
+from tests.worker.world import PROJECT, one, rows, run_sql
+from trainer_core.publish.manifest import verify
+from worker.proctree import is_alive
+from worker.transfer import download_folder
+
+pytestmark = pytest.mark.train
+LONG = {"training": {"max_steps": 100_000}}
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with warm_server(tmp_path_factory.mktemp("warm")) as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return make_rig(tmp_path_factory.mktemp("모델 data"))
+
+
+@pytest.fixture
+def rig(
+    store_settings: object, warm: Path, material: Rig, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Rig]:
+    """A host with a warm fork server, quick to notice things."""
+    del store_settings
+    for name, value in {
+        "POLAR_WORKER_ID": HOST,
+        "POLAR_WARM_SOCKET": str(warm),
+        "POLAR_DATA_FOLDERS": f'["{material.folder}"]',
+        "POLAR_MODEL_FOLDERS": f'["{material.folder}"]',
+        "POLAR_POLL": "0.05",
+        "POLAR_GRACE": "10",
+        "POLAR_CPU_SLOTS": str(len(os.sched_getaffinity(0))),
+    }.items():
+        monkeypatch.setenv(name, value)
+    forget()
+    host_online()
+    yield material
+    for (job_id,) in rows("SELECT id FROM jobs WHERE finished_at IS NULL"):
+        cancel(job_id)
+    ids = [i for (i,) in rows("SELECT id FROM attempts UNION SELECT id FROM jobs")]
+    wait_until(lambda: not supervisors(*ids))
+
+
+def cancel(job_id: str) -> None:
+    with transaction() as session:
+        cancel_job(session, PROJECT, job_id)
+
+
+def test_from_submission_to_model(rig: Rig, tmp_path: Path) -> None:
+    job_id = rig.submit()
+    assert rig.until(job_id, "succeeded", "failed") == "succeeded", rig.story(job_id)
+    said = [(d["status"], d["phase"]) for d in rig.events(job_id, "status")]
+    assert said[0] == ("queued", "preparing")
+    assert ("provisioning", None) in said
+    assert [s for s in said if s[0] in ("running", "finalizing", "succeeded")] == [
+        ("running", "loading"),
+        ("running", "training"),
+        ("running", "publishing"),
+        ("finalizing", "publishing"),
+        ("succeeded", None),
+    ]
+    assert sorted(rig.losses(job_id)) == list(range(1, 13))
+    [(prefix, sha256)] = rows("SELECT prefix, manifest_sha256 FROM model_versions")
+    manifest = verify(download_folder(get_store(), prefix, tmp_path / "model", sha256))
+    assert manifest.kind == "model"
+    names = {path for (path,) in rows("SELECT path FROM artifacts")}
+    assert {"model/model.safetensors", "model/manifest.json", "ledger.jsonl"} <= names
+    kept = rows("SELECT step FROM checkpoints WHERE deleted_at IS NULL ORDER BY step")
+    assert len(kept) >= 1
+    assert kept[-1] == (12,)
+    rig.assert_clean(job_id)
+    [attempt_id] = rig.attempts(job_id)
+    work = get_settings().home / "attempts" / attempt_id
+    assert not (work / "model").exists()
+    assert (work / "events.jsonl").exists()
+
+
+def test_cold_and_warm_trainers_give_the_same_losses(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = rig.submit()
+    rig.until(first, "succeeded")
+    monkeypatch.setenv("POLAR_WARM_SOCKET", str(rig.folder / "nobody.sock"))
+    forget()
+    second = rig.submit()
+    rig.until(second, "succeeded", timeout=180)
+    how = rows("SELECT handle #>> '{data,how}' FROM attempts ORDER BY id")
+    assert how == [("warm",), ("cold",)]
+    assert rig.losses(first) == rig.losses(second)
+    assert len(rig.losses(first)) == 12
+
+
+@pytest.mark.parametrize("phase", ["loading", "training", "evaluating", "publishing"])
+def test_a32_b25_a_cancel_leaves_no_process(rig: Rig, phase: str) -> None:
+    """The cancel comes with the very statement that enters the phase."""
+    run_sql(
+        "CREATE FUNCTION cancel_now() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF NEW.phase = '{phase}' THEN"
+        " NEW.cancel_requested_at = coalesce(NEW.cancel_requested_at, now()); END IF;"
+        " RETURN NEW; END $$"
+    )
+    run_sql(
+        "CREATE TRIGGER cancel_now BEFORE UPDATE ON jobs FOR EACH ROW"
+        " WHEN (OLD.status NOT IN ('succeeded', 'failed', 'cancelled', 'queued'))"
+        " EXECUTE FUNCTION cancel_now()"
+    )
+    steps = 12 if phase == "publishing" else 100_000
+    data = {"validation": {"split_ratio": 0.2}}
+    job_id = rig.submit(
+        training={"max_steps": steps}, data=data, evaluation={"strategy": "steps", "steps": 4}
+    )
+    assert rig.until(job_id, "succeeded", "failed", "cancelled") == "cancelled"
+    assert rows("SELECT outcome, reason FROM attempts") == [("cancelled", None)]
+    assert rows("SELECT id FROM model_versions") == []
+    rig.assert_clean(job_id)
+
+
+def test_a_cancel_while_preparing_stops_the_preparation(rig: Rig) -> None:
+    job_id = rig.submit()
+    rig.step()
+    cancel(job_id)
+    assert rig.status(job_id) == "cancelled"
+    wait_until(lambda: one("SELECT status FROM preparations") in ("waiting", "failed"))
+    rig.assert_clean(job_id)
+    assert rows("SELECT id FROM attempts") == []
+
+
+def test_a8_a_killed_trainer_is_resumed_with_the_same_losses(rig: Rig) -> None:
+    steps = {"training": {"max_steps": 60}}
+    undisturbed = rig.submit(**steps)
+    rig.until(undisturbed, "succeeded")
+    job_id = rig.submit(**steps)
+    rig.reach(job_id, 10)
+    os.kill(rig.trainer(job_id).pid, signal.SIGKILL)
+    rig.until(job_id, "succeeded")
+    assert rig.losses(job_id) == rig.losses(undisturbed)
+    outcomes = rows(
+        "SELECT outcome, reason, exit_code FROM attempts WHERE job_id = :id ORDER BY number",
+        id=job_id,
+    )
+    assert outcomes == [("failed", "killed", -9), ("succeeded", None, 0)]
+    recovered = [d for d in rig.events(job_id, "attempt") if d["event"] == "recovered"]
+    assert recovered[0]["step"] >= 8
+    assert 0 <= recovered[0]["steps_lost"] < 8
+
+
+def test_a_killed_supervisor_takes_its_trainer_along(rig: Rig) -> None:
+    """The next attempt goes on from what lies on the host, whether it was uploaded or not."""
+    job_id = rig.submit(training={"max_steps": 200})
+    rig.reach(job_id, 10)
+    trainer, [first] = rig.trainer(job_id), rig.attempts(job_id)
+    [supervisor] = supervisors(first)
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until(lambda: not is_alive(trainer), timeout=5)
+    written = sorted((get_settings().home / "attempts" / first / "checkpoints").glob("step-*"))
+    run_sql("UPDATE checkpoints SET deleted_at = now()")  # as if none had been uploaded
+    run_sql("UPDATE jobs SET spec = jsonb_set(spec, '{training,max_steps}', '200')")
+    rig.expire(first)
+    rig.until(job_id, "succeeded")
+    found = rows("SELECT outcome, reason FROM attempts ORDER BY number")
+    assert found == [("lost", "machine_lost"), ("succeeded", None)]
+    step = int(written[-1].name.removeprefix("step-"))
+    assert one("SELECT resumed_step FROM attempts ORDER BY number DESC LIMIT 1") == step
+
+
+def test_b16_a_holder_that_was_taken_over_stops_at_once(rig: Rig) -> None:
+    job_id = rig.submit(**LONG)
+    rig.reach(job_id, 2)
+    trainer, [first] = rig.trainer(job_id), rig.attempts(job_id)
+    run_sql("UPDATE jobs SET max_attempts = 1")
+    rig.expire(first)
+    wait_until(lambda: not is_alive(trainer), timeout=5)
+    assert rig.status(job_id) == "failed"
+    rig.assert_clean(job_id)
+
+
+def test_a_gone_stack_stops_the_trainer_whole(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+
+    from worker.proctree import identify
+
+    stack = subprocess.Popen(["sleep", "600"])
+    who = identify(stack.pid)
+    assert who
+    monkeypatch.setenv("POLAR_STACK_PID", f"{who.pid}:{who.start}")
+    job_id = rig.submit(**LONG)
+    rig.reach(job_id, 2)
+    stack.kill()
+    stack.wait()
+    wait_until(lambda: one("SELECT outcome FROM attempts") == "interrupted", timeout=30)
+    rig.assert_clean(job_id)
+    assert rig.status(job_id) == "queued"
+    # SIGTERM had it write a checkpoint, which the next attempt goes on from.
+    assert one("SELECT count(*) FROM checkpoints") >= 1
+
+
+def test_b28_the_time_limit_ends_the_job_with_a_checkpoint(rig: Rig) -> None:
+    job_id = rig.submit(**LONG, compute={"max_runtime": "2s"}, checkpoint={"save_steps": 100_000})
+    assert rig.until(job_id, "failed", "succeeded") == "failed"
+    found = rows("SELECT reason, message FROM jobs")
+    assert found == [("time_limit", "the job ran for as long as compute.max_runtime allows")]
+    assert one("SELECT count(*) FROM checkpoints") == 1
+    rig.assert_clean(job_id)
+
+
+def test_bad_data_fails_before_a_device_is_taken(rig: Rig) -> None:
+    lines = ['{"prompt": "a", "completion": "b"}'] * 6 + ['{"prompt": "a", "completion": '] * 2
+    bad = rig.folder / "bad.jsonl"
+    bad.write_text("\n".join(lines))
+    job_id = rig.submit(data={"train": [{"source": "folder", "path": str(bad)}]})
+    assert rig.until(job_id, "failed", "succeeded") == "failed"
+    reason, message = rows("SELECT reason, message FROM jobs")[0]
+    assert reason == "invalid_data"
+    assert "7" in message
+    assert rows("SELECT id FROM attempts") == []
+    rig.assert_clean(job_id)
