@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from trainer_core.errors import InvalidSpec, ModelUnavailable
@@ -25,6 +26,21 @@ def load_tokenizer(source: ModelSource) -> Any:
     if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
         tokenizer.pad_token = _unused_token(tokenizer)
     return tokenizer
+
+
+def files_of(source: ModelSource) -> Path:
+    """The folder with a loaded model's files: its own, or its snapshot in the hub's cache.
+
+    It is the model's root, above `model.subfolder`.
+    """
+    if source.is_folder:
+        folder = Path(source.path)
+    else:
+        from transformers.utils import cached_file
+
+        with model_errors(source, "configuration"):
+            folder = Path(cached_file(source.path, "config.json", **source.options)).parent
+    return folder.parents[source.depth - 1] if source.depth else folder
 
 
 def load_causal_lm(source: ModelSource, dtype: Any, attention: str) -> Any:

@@ -24,6 +24,8 @@ class ModelSource:
     path: str
     reference: str
     options: dict[str, Any] = field(default_factory=dict)
+    depth: int = 0
+    """Folders between the model's root and its files (`model.subfolder`)."""
 
     @property
     def is_folder(self) -> bool:
@@ -34,10 +36,9 @@ class ModelSource:
 def locate(model: ModelRef, paths: Paths, secrets: Mapping[str, str]) -> ModelSource:
     """Find the model of a spec. Raises ModelUnavailable or InvalidSpec, naming the way out."""
     if paths.model is not None:
-        return ModelSource(_folder(Path(paths.model), model.subfolder), model.name_or_path)
+        return _local(Path(paths.model), model)
     if model.source == "folder":
-        path = allowed_folder(model.name_or_path, paths.model_folders)
-        return ModelSource(_folder(path, model.subfolder), model.name_or_path)
+        return _local(allowed_folder(model.name_or_path, paths.model_folders), model)
     if model.source != "hub":
         raise InvalidSpec(
             f"a model of source '{model.source}' must be fetched first: give its folder in"
@@ -101,13 +102,17 @@ def _tensors_in(path: Path) -> int:
     return sum(math.prod(t["shape"]) for name, t in header.items() if name != "__metadata__")
 
 
-def _folder(path: Path, subfolder: str | None) -> str:
-    folder = path / subfolder if subfolder else path
+def _local(path: Path, model: ModelRef) -> ModelSource:
+    folder = path / (model.subfolder or "")
     if not folder.resolve().is_relative_to(path.resolve()):
         raise InvalidSpec("model.subfolder climbs out of the model's folder", "model.subfolder")
     if not folder.is_dir():
         raise ModelUnavailable(f"there is no folder {folder}", FIELD)
-    return str(folder)
+    return ModelSource(str(folder), model.name_or_path, depth=_depth(model))
+
+
+def _depth(model: ModelRef) -> int:
+    return len(Path(model.subfolder or "").parts)
 
 
 def _hub(model: ModelRef, secrets: Mapping[str, str]) -> ModelSource:
@@ -123,4 +128,4 @@ def _hub(model: ModelRef, secrets: Mapping[str, str]) -> ModelSource:
             f"'{model.name_or_path}' is a path, but model.source is 'hub': use source 'folder'",
             FIELD,
         )
-    return ModelSource(model.name_or_path, model.name_or_path, options)
+    return ModelSource(model.name_or_path, model.name_or_path, options, _depth(model))

@@ -36,6 +36,7 @@ class Reporter:
         """Say that a phase begins; raises Interrupted where a signal was swallowed before."""
         self._stop.check()
         self.phase_unless_stopped(phase)
+        self._stop.check()
 
     def phase_unless_stopped(self, phase: str) -> None:
         """Say that a phase begins, but not while the run is being stopped."""

@@ -21,7 +21,7 @@ from trainer_core.data.prepared import Prepared, open_prepared
 from trainer_core.data.templates import choose_template
 from trainer_core.events import EventType
 from trainer_core.identity import spec_hash
-from trainer_core.loading import load_tokenizer
+from trainer_core.loading import files_of, load_tokenizer
 from trainer_core.machine import detect_hardware, take_share
 from trainer_core.model_source import local_parameters, locate
 from trainer_core.prepare import content_key, prepare
@@ -89,10 +89,10 @@ class Session:
         """Prepare in the work folder, under the content's key, so that nothing stale is used."""
         launch = self._launch.model_copy(update={"spec": spec})
         source = locate(spec.model, launch.paths, self._secrets)
-        tokenizer_folder = Path(source.path) if source.is_folder else None
-        key = content_key(launch, tokenizer_folder, self._secrets)
+        tokenizer = load_tokenizer(source)
+        key = content_key(launch, files_of(source), self._secrets)
         folder = self._work / PREPARED / key[:16]
-        prepare(launch, folder, load_tokenizer(source), self._tell, self._secrets)
+        prepare(launch, folder, tokenizer, self._tell, self._secrets)
         return folder
 
     def _tell(self, kind: EventType, /, **data: Any) -> None:
@@ -123,15 +123,17 @@ class Session:
     def _train(self, context: TrainContext, resume: Resume | None) -> Any:
         needed = context.checkpointer.needed_bytes
         require_space(self._work, needed, "a checkpoint")
-        context.checkpointer.clear_staging()
-        trainer = task_of(context.spec).build_trainer(context)
-        self._stop.check()
-        with self._stop.held():
-            if resume is None:
-                trainer.train()
-            else:
-                self._go_on(trainer, context.flow, resume)
-        self._stop.check()
+        try:
+            trainer = task_of(context.spec).build_trainer(context)
+            self._stop.check()
+            with self._stop.held():
+                if resume is None:
+                    trainer.train()
+                else:
+                    self._go_on(trainer, context.flow, resume)
+            self._stop.check()
+        finally:
+            context.checkpointer.clear_staging()
         return trainer.model
 
     def _go_on(self, trainer: Any, flow: Flow, resume: Resume) -> None:

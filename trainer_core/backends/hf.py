@@ -44,7 +44,9 @@ def _load_model(spec: TrainSpec, source: ModelSource, paths: Paths) -> Any:
     model = load_causal_lm(_base_source(*base, paths), dtype, spec.model.attn_implementation)
     with model_errors(source, "adapter"):
         adapted = PeftModel.from_pretrained(model, source.path)
-    return adapted.merge_and_unload()
+    merged = adapted.merge_and_unload()
+    merged.requires_grad_(True)
+    return merged
 
 
 def _base_source(name: str, revision: str | None, paths: Paths) -> ModelSource:
@@ -69,6 +71,7 @@ def weights_dtype(spec: TrainSpec) -> Any:
 
 def _attach(model: Any, adapter: LoraAdapter) -> Any:
     from peft import LoraConfig, get_peft_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
     config = LoraConfig(
         task_type="CAUSAL_LM",
@@ -86,6 +89,12 @@ def _attach(model: Any, adapter: LoraAdapter) -> Any:
         raise InvalidSpec(
             f"the adapter does not fit this model: {error}", "adapter.target_modules"
         ) from error
+    if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
+        raise InvalidSpec(
+            "an adapter on the output head would never be trained: take it out of"
+            " adapter.target_modules, or put it into adapter.modules_to_save",
+            "adapter.target_modules",
+        )
     # Without a name PEFT asks no hub about the base at every save; publishing writes it.
     adapted.peft_config["default"].base_model_name_or_path = None
     return adapted
