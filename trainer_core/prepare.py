@@ -73,15 +73,31 @@ def prepare(
 def prepare_command(launch_path: Path, out: Path, emit: Emit | None = None) -> int:
     """`python -m trainer_core prepare LAUNCH --out DIR`: 0, or raises a TrainerError.
 
-    Reads secrets from the descriptor that the environment names. Tokenizers work without torch,
-    whose import would cost most of the time, so it is hidden from this process.
+    Reads secrets from the descriptor that the environment names. For a process of its own:
+    Transformers does not see torch in it afterwards.
     """
-    if "torch" not in sys.modules:
-        sys.modules["torch"] = None  # type: ignore[assignment]
-        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    _import_without_torch()
     with StopSignal():
         prepare(read_launch(launch_path), out, emit=emit, secrets=read_secrets())
     return 0
+
+
+def _import_without_torch() -> None:
+    """Import Transformers' tokenizers without torch, whose import costs most of the time.
+
+    Transformers looks for torch once and remembers the answer; others still find it.
+    """
+    if "torch" in sys.modules:
+        return
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        from transformers import AutoTokenizer  # noqa: F401
+        from transformers.utils import is_torch_available
+
+        is_torch_available()
+    finally:
+        del sys.modules["torch"]
 
 
 class _Preparation:

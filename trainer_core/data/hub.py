@@ -46,6 +46,7 @@ def commit(kind: str, repository: str, revision: str | None, token: str | None) 
 def _load(source: DataSource, split: str, field: str, token: str | None) -> Any:
     import datasets
     import httpx  # noqa: PLC0415
+    from datasets.data_files import EmptyDatasetError
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     if Path(source.path).exists():
@@ -67,7 +68,7 @@ def _load(source: DataSource, split: str, field: str, token: str | None) -> Any:
             f"read: check the name; if it is private or gated, give {field}.token",
             f"{field}.path",
         ) from error
-    except ValueError as error:
+    except (ValueError, datasets.exceptions.DatasetsError, EmptyDatasetError) as error:
         raise InvalidData(f"{field}: '{source.path}': {_first_line(error)}", field) from error
     except (OSError, HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError) as error:
         raise DataUnavailable(

@@ -251,7 +251,7 @@ def _read_parquet(file: File) -> Iterator[Row]:
 
 def _json_problem(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at character {error.colno}"
+        return f"{error.msg.removesuffix(' at')} at character {error.colno}"
     return "it is nested too deeply"
 
 

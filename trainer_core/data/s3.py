@@ -78,7 +78,8 @@ def _client() -> Any:
 
     config = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 3})
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-    return boto3.client("s3", region_name=region, config=config)
+    # A session of its own: the default one remembers credentials that may have changed.
+    return boto3.Session().client("s3", region_name=region, config=config)
 
 
 def _objects(client: Any, bucket: str, prefix: str) -> list[dict[str, Any]]:
