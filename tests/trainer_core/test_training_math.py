@@ -71,12 +71,12 @@ def test_a4_models_that_leak_are_refused(world: World) -> None:
     model = _load(world).model
     check_isolation(model)
     original = model.forward
-    model.forward = lambda *args, position_ids=None, **kwargs: original(*args, **kwargs)
+    model.forward = lambda input_ids, **_: original(input_ids=input_ids)
     with pytest.raises(InvalidSpec, match=r"set task\.packing to false"):
         check_isolation(model)
 
 
-def test_a2_padding_is_masked_by_length(world: World) -> None:
+def test_a2_padding_is_masked_by_length() -> None:
     """With pad = EOS = 2 every real EOS keeps its label and its place in the attention mask."""
     rows = [
         {"input_ids": [5, 6, 2], "labels": [-100, 6, 2]},
@@ -88,7 +88,7 @@ def test_a2_padding_is_masked_by_length(world: World) -> None:
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
 
 
-def test_packed_rows_lose_no_boundary(world: World) -> None:
+def test_packed_rows_lose_no_boundary() -> None:
     """A sample's first token is never a target, and padding is a document of its own."""
     rows = [
         {"input_ids": [5, 6, 7], "labels": [5, 6, 7], "position_ids": [0, 1, 0]},

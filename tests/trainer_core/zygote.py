@@ -2,8 +2,8 @@
 
 Requests and answers are JSON lines on stdin and stdout. A request may ask for signals at events
 (the run sends them to itself, so that they come at an exact step), for a small disk or for little
-memory. The answer is the child's exit code, the modules that it imported late, its `exit.json` and its
-files.
+memory. The answer is the child's exit code, the modules that it imported late, its `exit.json`
+and its files.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _CLONE_NEWUSER = 0x10000000
 
 def main() -> None:
     preload()
-    threads = len(os.listdir("/proc/self/task"))
+    threads = len([*Path("/proc/self/task").iterdir()])
     _say({"ready": True, "threads": threads, "uid": os.getuid()})
     for line in sys.stdin:
         _say(_serve(json.loads(line)))
