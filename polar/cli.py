@@ -3,6 +3,7 @@
 import typer
 
 from polar.commands import jobs, sample, stack
+from polar.commands.env import env
 from polar.doctor import doctor
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app.command()(stack.down)
 app.command()(stack.status)
 app.command()(stack.logs)
 app.command()(doctor)
+app.command()(env)
 app.command(name="run-sample")(sample.run_sample)
 app.command()(jobs.submit)
 app.command(name="jobs")(jobs.list_jobs)

@@ -58,6 +58,7 @@ class Client:
         # The service is named by its address: a proxy of the environment has no say in it.
         self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT, trust_env=False)
         self.url = url
+        self.key = key
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,19 @@
+"""`polar env`: what a shell needs to talk to the running stack."""
+
+import shlex
+
+from polar.commands.screen import fail
+from polar.connection import NoService, connect
+from polar.stack.home import default_home
+
+
+def env() -> None:
+    """Print exports of POLAR_URL, POLAR_API_KEY and POLAR_HOME: `eval "$(polar env)"`."""
+    try:
+        with connect() as client:
+            values = {"POLAR_URL": client.url, "POLAR_API_KEY": client.key or ""}
+    except NoService as error:
+        raise fail(str(error)) from None
+    values["POLAR_HOME"] = str(default_home().resolve())
+    for name, value in values.items():
+        print(f"export {name}={shlex.quote(value)}")
