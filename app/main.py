@@ -12,6 +12,8 @@ from fastapi import APIRouter, Depends, FastAPI
 from app import docs, openapi
 from app.artifacts.routes import router as artifacts
 from app.capabilities.routes import router as capabilities
+from app.datasets.receive import clean_uploads
+from app.datasets.routes import router as datasets
 from app.events.feed import Feed
 from app.events.routes import router as events
 from app.health.routes import router as health
@@ -33,6 +35,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     logs,
     series,
     artifacts,
+    datasets,
     models,
     capabilities,
     targets,
@@ -46,6 +49,7 @@ ROUTERS: tuple[APIRouter, ...] = (
 @contextlib.asynccontextmanager
 async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
     to_thread.current_default_thread_limiter().total_tokens = settings.threads
+    clean_uploads(settings.home)
     async with Feed(settings).running() as app.state.feed:
         yield
 

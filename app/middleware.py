@@ -147,7 +147,8 @@ class BodyLimit:
 
 
 def _is_upload(scope: Scope) -> bool:
-    is_json = "json" in Headers(scope=scope).get("content-type", "")
+    media_type = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+    is_json = media_type == "application/json"
     return scope["method"] == "POST" and bool(_UPLOAD.match(scope["path"])) and not is_json
 
 

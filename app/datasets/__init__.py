@@ -1,0 +1,1 @@
+"""Data sets: uploaded files and named places elsewhere, in numbered versions."""
