@@ -1,14 +1,17 @@
 """Token rows in Arrow IPC files: written in batches, read by memory map."""
 
 import hashlib
-from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+import numpy as np
+import numpy.typing as npt
+
+Tokens = npt.NDArray[np.int32]
 _BATCH_TOKENS = 1 << 20
 
 
@@ -18,12 +21,12 @@ class ArrowWriter:
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         import pyarrow as pa
 
-        self._type = pa.list_(pa.int32())
-        self._schema = pa.schema([(name, self._type) for name in columns])
+        self._schema = pa.schema([(name, pa.list_(pa.int32())) for name in columns])
         self._sink = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._sink, self._schema)
         self._digest = hashlib.sha256()
-        self._empty()
+        self._columns: dict[str, list[Tokens]] = {name: [] for name in columns}
+        self._pending = 0
         self.rows = 0
         self.tokens = 0
         self.trained = 0
@@ -33,29 +36,31 @@ class ArrowWriter:
         """sha256 over the rows' content, independent of Arrow's version."""
         return self._digest.hexdigest()
 
-    def write(self, row: Mapping[str, list[int]]) -> None:
+    def write(self, row: Mapping[str, Sequence[int] | Tokens]) -> None:
         """Add one row; every column has one number per token."""
+        length = len(row["input_ids"])
+        self._digest.update(length.to_bytes(8, "little"))
         for name, column in self._columns.items():
-            column.append(row[name])
-            self._digest.update(len(row[name]).to_bytes(8, "little"))
-            self._digest.update(array("i", row[name]).tobytes())
+            values = np.asarray(row[name], dtype="<i4")
+            column.append(values)
+            self._digest.update(values.tobytes())
         self.rows += 1
-        self.tokens += len(row["input_ids"])
-        self.trained += sum(label != -100 for label in row["labels"])
-        self._pending += len(row["input_ids"])
+        self.tokens += length
+        self.trained += int(np.count_nonzero(self._columns["labels"][-1] != -100))
+        self._pending += length
         if self._pending >= _BATCH_TOKENS:
             self._flush()
-
-    def _empty(self) -> None:
-        self._columns: dict[str, list[list[int]]] = {name: [] for name in self._schema.names}
-        self._pending = 0
 
     def _flush(self) -> None:
         import pyarrow as pa
 
-        arrays = [pa.array(column, type=self._type) for column in self._columns.values()]
+        arrays = []
+        for rows in self._columns.values():
+            offsets = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+            arrays.append(pa.ListArray.from_arrays(offsets, np.concatenate(rows)))
+            rows.clear()
         self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
-        self._empty()
+        self._pending = 0
 
     def __enter__(self) -> Self:
         return self
@@ -78,34 +83,30 @@ class ArrowRows:
     def __init__(self, path: Path) -> None:
         import pyarrow as pa
 
-        self._map = pa.memory_map(str(path))
-        reader = pa.ipc.open_file(self._map)
-        self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        self._names = reader.schema.names
-        self._starts = list(accumulate((len(batch) for batch in self._batches), initial=0))
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        self._starts = list(accumulate((len(batch) for batch in batches), initial=0))
+        self._columns: list[dict[str, tuple[Tokens, Tokens]]] = [
+            {
+                name: (batch.column(name).offsets.to_numpy(), batch.column(name).values.to_numpy())
+                for name in batch.schema.names
+            }
+            for batch in batches
+        ]
 
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def __getitem__(self, number: int) -> dict[str, list[int]]:
+    def __getitem__(self, number: int) -> dict[str, Tokens]:
         which = bisect_right(self._starts, number) - 1
-        batch, row = self._batches[which], number - self._starts[which]
-        return {name: batch.column(name)[row].as_py() for name in self._names}
-
-    def __iter__(self) -> Iterator[dict[str, list[int]]]:
-        for batch in self._batches:
-            yield from batch.to_pylist()
+        at = number - self._starts[which]
+        return {
+            name: values[offsets[at] : offsets[at + 1]]
+            for name, (offsets, values) in self._columns[which].items()
+        }
 
     def lengths(self) -> list[int]:
         """Tokens of each row."""
-        import pyarrow.compute as pc
-
-        values: list[Any] = []
-        for batch in self._batches:
-            values += pc.list_value_length(batch.column("input_ids")).to_pylist()
-        return values
-
-    def close(self) -> None:
-        """Release the memory map."""
-        self._batches = []
-        self._map.close()
+        offsets = (columns["input_ids"][0] for columns in self._columns)
+        return [int(length) for part in offsets for length in np.diff(part)]

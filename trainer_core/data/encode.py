@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from trainer_core.data.masks import Masker
 from trainer_core.data.rows import BadRow, Conversation, Encoded, Place, PlainText, Sample
@@ -11,6 +14,8 @@ from trainer_core.data.templates import FIELD, Spans, Template, adds_bos
 from trainer_core.errors import InvalidSpec
 
 Outcome = Encoded | BadRow
+Flags = npt.NDArray[np.bool_]
+Ends = npt.NDArray[np.int64]
 _DEFAULT_LOSS = {
     "messages": "assistant",
     "sharegpt": "assistant",
@@ -97,33 +102,32 @@ class Encoder:
 
     def _masked(
         self, item: Rendered, encoding: tuple[list[int], list[tuple[int, int]]]
-    ) -> tuple[list[int], list[bool]]:
+    ) -> tuple[list[int], Flags]:
         ids, offsets = encoding
-        ranges = _gapless(offsets)
+        starts, ends = _gapless(offsets)
         boundaries = {b for span in item.spans for b in span}
-        joined = any(start < b < end for b in boundaries for start, end in ranges)
+        joined = any(np.any((starts < b) & (b < ends)) for b in boundaries)
         if joined and (split := self._in_pieces(item, ids)):
             return split
-        trained = [any(s < end and start < e for s, e in item.spans) for start, end in ranges]
+        trained = np.zeros(len(ids), dtype=bool)
+        for start, end in item.spans:
+            trained |= (ends > start) & (starts < end)
         return ids, trained
 
-    def _in_pieces(self, item: Rendered, whole: list[int]) -> tuple[list[int], list[bool]] | None:
+    def _in_pieces(self, item: Rendered, whole: list[int]) -> tuple[list[int], Flags] | None:
         """Tokenize prompt and answer apart, as inference does, where a token joins both.
 
         None for tokenizers whose pieces do not add up to the same text.
         """
         edges = sorted({0, len(item.text), *(b for span in item.spans for b in span)})
         pieces = list(pairwise(edges))
-        encodings = self._tokenize([item.text[start:end] for start, end in pieces])
-        ids: list[int] = []
-        trained: list[bool] = []
-        for piece, (tokens, _) in zip(pieces, encodings, strict=True):
-            ids += tokens
-            trained += [piece in item.spans] * len(tokens)
+        tokens = [ids for ids, _ in self._tokenize([item.text[start:end] for start, end in pieces])]
+        trained = [np.full(len(t), p in item.spans) for t, p in zip(tokens, pieces, strict=True)]
+        ids = [token for part in tokens for token in part]
         decode = self._tokenizer.decode
-        return (ids, trained) if decode(ids) == decode(whole) else None
+        return (ids, np.concatenate(trained)) if decode(ids) == decode(whole) else None
 
-    def _finish(self, place: Place, ids: list[int], trained: list[bool], *, plain: bool) -> Outcome:
+    def _finish(self, place: Place, ids: list[int], trained: Flags, *, plain: bool) -> Outcome:
         if plain:
             ids, trained = self._framed(ids, trained)
         elif self._bos is not None and ids[:2] == [self._bos, self._bos]:
@@ -132,11 +136,11 @@ class Encoder:
                 ": take one out",
                 FIELD,
             )
-        labels = [i if t else -100 for i, t in zip(ids, trained, strict=True)]
-        labels[:1] = [-100]  # nothing predicts a sample's first token
-        return Encoded(place, ids, labels)
+        labels = np.where(trained, ids, -100)
+        labels[:1] = -100  # nothing predicts a sample's first token
+        return Encoded(place, ids, labels.tolist())
 
-    def _framed(self, ids: list[int], trained: list[bool]) -> tuple[list[int], list[bool]]:
+    def _framed(self, ids: list[int], trained: Flags) -> tuple[list[int], Flags]:
         """Plain text gets its BOS, where the tokenizer has that habit, and a trained EOS, once."""
         if self._eos is None:
             raise InvalidSpec(
@@ -144,11 +148,11 @@ class Encoder:
                 "never stop: use conversations with a chat template",
                 "model.name_or_path",
             )
-        if self._adds_bos and ids[:1] != [self._bos]:
-            ids, trained = [self._bos, *ids], [False, *trained]
-        if ids[-1:] != [self._eos]:
-            ids, trained = [*ids, self._eos], [*trained, True]
-        return ids, [*trained[:-1], True]
+        before = [self._bos] if self._adds_bos and ids[:1] != [self._bos] else []
+        after = [self._eos] if ids[-1:] != [self._eos] else []
+        trained = np.concatenate([[False] * len(before), trained, [True] * len(after)])
+        trained[-1] = True
+        return [*before, *ids, *after], trained.astype(bool)
 
 
 def default_loss(format_: str, wanted: str | None, field: str) -> str:
@@ -170,9 +174,9 @@ def _plain(sample: PlainText, loss_on: str) -> Rendered:
     return Rendered(text, [(start, len(text))], plain=True)
 
 
-def _gapless(offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges in which a token also owns the blanks before it that some tokenizers leave out."""
-    ends = accumulate((end for _, end in offsets), max, initial=0)
-    return [
-        (min(start, previous), end) for (start, end), previous in zip(offsets, ends, strict=False)
-    ]
+def _gapless(offsets: Sequence[tuple[int, int]]) -> tuple[Ends, Ends]:
+    """Starts and ends, where a token also owns the blanks before it that some tokenizers omit."""
+    array = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+    starts, ends = array[:, 0], array[:, 1]
+    before = np.concatenate([[0], np.maximum.accumulate(ends)[:-1]]) if len(ends) else ends
+    return np.minimum(starts, before), ends

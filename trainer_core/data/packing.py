@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from trainer_core.data.arrow import ArrowRows
+import numpy as np
+
+from trainer_core.data.arrow import ArrowRows, Tokens
 
 
 def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -31,16 +33,16 @@ def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return bins
 
 
-def packed_row(rows: ArrowRows, numbers: Iterable[int]) -> dict[str, list[int]]:
+def packed_row(rows: ArrowRows, numbers: Iterable[int]) -> dict[str, Tokens]:
     """One row of several samples; position ids restart at 0 with each of them.
 
     A sample's first label is −100 (the encoder sees to it), so the last token of one sample is
     never asked for the first of the next.
     """
-    packed: dict[str, list[int]] = {"input_ids": [], "labels": [], "position_ids": []}
-    for number in numbers:
-        row = rows[number]
-        packed["input_ids"] += row["input_ids"]
-        packed["labels"] += row["labels"]
-        packed["position_ids"] += range(len(row["input_ids"]))
-    return packed
+    samples = [rows[number] for number in numbers]
+    positions = [np.arange(len(sample["input_ids"]), dtype=np.int32) for sample in samples]
+    return {
+        "input_ids": np.concatenate([sample["input_ids"] for sample in samples]),
+        "labels": np.concatenate([sample["labels"] for sample in samples]),
+        "position_ids": np.concatenate(positions),
+    }

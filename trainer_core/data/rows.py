@@ -66,5 +66,5 @@ class Encoded:
 
     @property
     def trained(self) -> int:
-        """Tokens that carry loss; the first token of a sample is nobody's target."""
-        return sum(label != -100 for label in self.labels[1:])
+        """Tokens that carry loss; the first one never does, because nothing predicts it."""
+        return len(self.labels) - self.labels.count(-100)

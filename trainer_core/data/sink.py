@@ -83,11 +83,7 @@ def split_seed(spec: TrainSpec) -> int:
 
 
 def _count(staged: Path) -> int:
-    rows = ArrowRows(staged)
-    try:
-        return len(rows)
-    finally:
-        rows.close()
+    return len(ArrowRows(staged))
 
 
 def lay_out(staged: Path, numbers: Sequence[int] | None, out: Path, pack_to: int | None) -> Part:
@@ -103,7 +99,6 @@ def lay_out(staged: Path, numbers: Sequence[int] | None, out: Path, pack_to: int
         else:
             for bin_ in first_fit(lengths, pack_to):
                 writer.write(packed_row(rows, (chosen[i] for i in bin_)))
-    rows.close()
     return Part(writer.rows, len(lengths), lengths, writer.tokens, writer.trained, writer.hash)
 
 
