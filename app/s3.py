@@ -13,6 +13,7 @@ OSError
 import contextlib
 import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -84,9 +85,15 @@ def content_disposition(file_name: str) -> str:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"
 
 
+@lru_cache
+def _session() -> boto3.session.Session:
+    """One for the process, and for those that are forked from it: it keeps the parsed models."""
+    return boto3.session.Session()
+
+
 def connect(settings: Settings, endpoint: str | None) -> Any:
     """Return a boto3 client; requests wait 5 s to connect, 60 s for bytes, and are sent 4 times."""
-    return boto3.session.Session().client(
+    return _session().client(
         "s3",
         endpoint_url=endpoint,
         aws_access_key_id=settings.s3_access_key or None,

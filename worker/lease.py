@@ -31,8 +31,8 @@ class Wanted(Protocol):
 class LeaseKeeper:
     """Renews every `lease_renew` seconds and looks every `poll` seconds in between.
 
-    `cancelled`, `lost` and `abandoned` are set once and stay; `changed` wakes a waiting main loop.
-    While the database is away nothing is set: the holder goes on.
+    `cancelled`, `lost` and `abandoned` are set once and stay. While the database is away nothing is
+    set: the holder goes on.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LeaseKeeper:
         self.cancelled = threading.Event()
         self.lost = threading.Event()
         self.abandoned = threading.Event()
-        self.changed = threading.Event()
+        self._changed = threading.Event()
         self._settings = settings
         self._renew = renew
         self._look = look
@@ -67,13 +67,24 @@ class LeaseKeeper:
         self._stop.set()
         self._thread.join(timeout=5.0)
 
+    def pause(self, seconds: float) -> None:
+        """Let time pass; ends early when one of the flags was set or `wake` was called."""
+        if self.stopping:
+            time.sleep(seconds)
+        elif self._changed.wait(seconds):
+            self._changed.clear()  # the flags themselves stay: callers look at them
+
+    def wake(self) -> None:
+        """End the pause that is going on, or else the next one."""
+        self._changed.set()
+
     def abandon(self) -> None:
         """Say that the trainer must stop because we are to end."""
         self._set(self.abandoned)
 
     def _set(self, event: threading.Event) -> None:
         event.set()
-        self.changed.set()
+        self.wake()
 
     def _run(self) -> None:
         renewed = time.monotonic()

@@ -5,12 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.attempts import service
 from app.attempts.service import Claim, Publication, StoredFile
 from app.storage import Store
 from trainer_core.publish.manifest import MANIFEST, sha256_file
-from worker.carrier import Carrier
-from worker.durably import durably
 from worker.fetch import attempt_prefix, prepared_prefix
 from worker.inputs import JobFacts
 from worker.transfer import Stored
@@ -20,30 +17,20 @@ MODEL = "model"
 _FROM_PREPARATION = {"report.json": "report", "ledger.jsonl": "ledger"}
 
 
-def publish(store: Store, claim: Claim, job: JobFacts, work: Path, carrier: Carrier) -> bool:
-    """Upload the model and commit it; False when a cancel came first.
+def upload_model(store: Store, claim: Claim, job: JobFacts, work: Path) -> Publication:
+    """Upload the model folder and say what its commit makes of it.
 
-    Raises LeaseLost, DatabaseAway, StoreUnavailable, BrokenFolder and OSError.
+    Raises StoreUnavailable, BrokenFolder and OSError.
     """
-    if not durably(lambda session: service.finalize(session, claim.attempt_id, claim.token)):
-        return False
     prefix = attempt_prefix(claim.project_id, claim.job_id, claim.attempt_id)
     stored = patiently_upload(store, work / MODEL, f"{prefix}{MODEL}/")
-    files = [
-        *_model_files(stored, work / MODEL),
-        *_prepared_files(job, work),
-    ]
-    made = Publication(
+    return Publication(
         prefix=stored.prefix,
         manifest_sha256=stored.manifest_sha256,
-        files=files,
+        files=[*_model_files(stored, work / MODEL), *_prepared_files(job, work)],
         kind=kind_of(job),
         base_model=job.spec.model.name_or_path,
         template_hash=_template_hash(work),
-        metrics=_numbers(carrier.metrics),
-    )
-    return durably(
-        lambda session: service.commit_model(session, claim.attempt_id, claim.token, made)
     )
 
 
@@ -85,5 +72,6 @@ def _template_hash(work: Path) -> str | None:
     return str(found) if found else None
 
 
-def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+def numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """Return what of the newest metrics is a number."""
     return {k: v for k, v in metrics.items() if isinstance(v, int | float)}

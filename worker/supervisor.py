@@ -37,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     write_json_lines()
     kind, identifier = arguments
     Path("/proc/self/comm").write_text(PROCESS_NAME, encoding="ascii")
+    _log.info("supervisor of %s", identifier)
     settings = get_settings()
     work = {"attempt": supervise_attempt, "prepare": supervise_preparation}[kind]
     work(settings, identifier)
@@ -54,6 +55,7 @@ def supervise_attempt(settings: Settings, attempt_id: str) -> None:
     if claim is None:
         _log.info("%s: nothing to do", attempt_id)
         return
+    _log.info("claimed %s of %s", attempt_id, claim.job_id)
     keeper = LeaseKeeper(
         settings,
         renew=lambda session: attempts.renew(session, attempt_id, claim.token),
@@ -74,6 +76,7 @@ def supervise_preparation(settings: Settings, job_id: str) -> None:
     if token is None:
         _log.info("%s: nothing to prepare", job_id)
         return
+    _log.info("claimed the preparation of %s", job_id)
     keeper = LeaseKeeper(
         settings,
         renew=lambda session: preparations.renew_preparation(session, job_id, token),

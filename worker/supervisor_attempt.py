@@ -3,7 +3,9 @@
 import logging
 import shutil
 import threading
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -16,13 +18,13 @@ from app.storage import Store
 from trainer_core.events import RunEvent
 from trainer_core.spec import Launch
 from worker.carrier import Carrier
-from worker.durably import DatabaseAway, durably
+from worker.durably import PATIENCE, DatabaseAway, durably
 from worker.endings import ending_of, ending_of_error, last_words, oom_kills
 from worker.fetch import attempt_prefix
 from worker.inputs import JobFacts, attempt_launch, read_job
 from worker.lease import LeaseKeeper
 from worker.process import Exit
-from worker.publish import MODEL, publish
+from worker.publish import MODEL, numbers, upload_model
 from worker.redact import Redactor
 from worker.resume import CHECKPOINTS
 from worker.target import Handle, TargetError
@@ -35,6 +37,7 @@ from worker.watch import NoSignOfLife, Watch, work_folder
 TELEMETRY_EVERY = 5.0
 LAST_UPLOAD = 600.0
 LAST_UPLOAD_STOPPED = 5.0
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -73,6 +76,9 @@ class AttemptSupervisor:
                 self._keeper,
                 lambda: attempt_launch(self._settings, self._store, self._claim, job, self._work),
             )
+            _log.info("inputs are here")
+            if self._keeper.stopping:
+                return _stopped()
             return self._train(job, launch)
         except Stopped:
             return _stopped()
@@ -99,6 +105,7 @@ class AttemptSupervisor:
         target = LocalTarget(self._settings, job.secrets, warm=warm)
         handle = target.launch(launch, job.spec.compute)
         process = target.process(handle)
+        _log.info("trainer %d started %s", process.identity.pid, process.how)
         self._note(handle)
         ended = threading.Event()
         sampler = threading.Thread(
@@ -128,6 +135,7 @@ class AttemptSupervisor:
     def _conclude(
         self, job: JobFacts, carrier: Carrier, ended: Exit, verdict: Ending | None
     ) -> Ending | None:
+        _log.info("trainer ended: %s", ended)
         said = last_words(self._work, carrier.result)
         ending = ending_of(ended, said, oom_killed=oom_kills() > self._oom_before)
         if ending is not None and verdict is not None:
@@ -135,18 +143,32 @@ class AttemptSupervisor:
         self._uploader.drain(LAST_UPLOAD_STOPPED if self._keeper.stopping else LAST_UPLOAD)
         if ending is not None:
             return ending
-        published = unless_stopped(
-            self._keeper, lambda: publish(self._store, self._claim, job, self._work, carrier)
+        return None if self._publish(job, carrier) else _stopped()
+
+    def _publish(self, job: JobFacts, carrier: Carrier) -> bool:
+        """Upload, then let one commit decide between the model and a cancel."""
+        if self._keeper.stopping or not self._say(service.finalize):
+            return False
+        made = unless_stopped(
+            self._keeper, lambda: upload_model(self._store, self._claim, job, self._work)
         )
-        return None if published else _stopped()
+        _log.info("model uploaded to %s", made.prefix)
+        made = replace(made, metrics=numbers(carrier.metrics))
+        self._keeper.stop()  # the lease lasts; after the commit it is nobody's
+        return self._say(service.commit_model, made)
 
     def _note(self, handle: Handle) -> None:
-        values = asdict(handle)
-        durably(
-            lambda session: service.record_handle(
-                session, self._claim.attempt_id, self._claim.token, values
-            ),
-            patience=1.0,
+        try:
+            self._say(service.record_handle, asdict(handle), patience=1.0)
+        except DatabaseAway as error:
+            _log.warning("the handle is not recorded: %s", error)
+
+    def _say(self, what: Callable[..., T], /, *arguments: Any, patience: float = PATIENCE) -> T:
+        """Call a service function as the lease's holder, however long the database is away."""
+        return durably(
+            lambda session: what(session, self._claim.attempt_id, self._claim.token, *arguments),
+            patience=patience,
+            give_up=self._keeper.abandoned.is_set,
         )
 
     def _sample(self, telemetry: Telemetry, ended: threading.Event) -> None:
@@ -170,12 +192,8 @@ class AttemptSupervisor:
 
     def _finish(self, ending: Ending) -> Status:
         _log.info("ends: %s", ending)
-        return durably(
-            lambda session: service.finish(
-                session, self._claim.attempt_id, self._claim.token, ending
-            ),
-            give_up=self._keeper.abandoned.is_set,
-        )
+        self._keeper.stop()
+        return self._say(service.finish, ending)
 
     def _release(self) -> None:
         try:

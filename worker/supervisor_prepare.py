@@ -81,10 +81,13 @@ class PreparationSupervisor:
 
     def _work_on(self, job: JobFacts) -> tuple[str, dict[str, Any]]:
         launch, key = unless_stopped(self._keeper, lambda: self._inputs(job))
+        _log.info("inputs are here, the key is %s", key)
         folder = self._settings.home / "prepared" / key
         if not is_whole(folder):
             self._tokenise(job, launch, folder)
+        _log.info("prepared")
         unless_stopped(self._keeper, lambda: self._store_folder(folder, key, job.project_id))
+        _log.info("stored")
         report: dict[str, Any] = json.loads((folder / "report.json").read_bytes())
         return key, report
 
@@ -124,7 +127,7 @@ class PreparationSupervisor:
             if time.monotonic() - process.started > LONGEST:
                 message = f"preparing the data took longer than {LONGEST:g} s"
                 raise PreparationFailed(PreparationFailure(FailureReason.STALLED, message))
-            self._keeper.changed.wait(TICK / 5)
+            self._keeper.pause(TICK / 5)
         return ended
 
     def _store_folder(self, folder: Path, key: str, project_id: str) -> None:
@@ -138,6 +141,7 @@ class PreparationSupervisor:
         return self._redactor.text(text)
 
     def _end(self, result: "tuple[str, dict[str, Any]] | PreparationFailure | None") -> None:
+        self._keeper.stop()
         job_id, token, give_up = self._job_id, self._token, self._keeper.abandoned.is_set
         if self._keeper.lost.is_set():
             return

@@ -14,19 +14,16 @@ class Stopped(Exception):
 
 
 def unless_stopped(keeper: LeaseKeeper, work: Callable[[], T]) -> T:
-    """Return the result of `work()`; raises Stopped as soon as the keeper says so.
+    """Return the result of `work()`; raises Stopped when the keeper says so before it is there.
 
     The thread goes on then until this process ends, and its result is dropped.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="slow-work")
     future = pool.submit(work)
-    future.add_done_callback(lambda _: keeper.changed.set())
+    future.add_done_callback(lambda _: keeper.wake())
     pool.shutdown(wait=False)
     while not future.done():
         if keeper.stopping:
             raise Stopped
-        keeper.changed.wait(1.0)
-        keeper.changed.clear()  # what it said is looked at again before the next wait
-    if keeper.stopping:
-        raise Stopped
+        keeper.pause(1.0)
     return future.result()

@@ -25,7 +25,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from app.settings import default_home
+from pydantic import SecretStr
+from sqlalchemy import create_engine
+
+from app.s3 import connect
+from app.settings import Settings, default_home
 from trainer_core.launch import SECRETS_FD
 from worker import lifeline
 from worker.environment import clean_environment, import_time
@@ -71,6 +75,10 @@ def _shed_environment() -> None:
 def _preload() -> None:
     for module in ROLES.values():
         importlib.import_module(module)
+    # What supervisors load late: the database's driver, and the store's model of S3.
+    nothing = Settings.model_construct(s3_access_key="none", s3_secret_key=SecretStr("none"))
+    create_engine("postgresql+psycopg://").dispose()
+    connect(nothing, "http://127.0.0.1")
     importlib.import_module("trainer_core.warm").preload()
 
 

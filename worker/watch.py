@@ -66,7 +66,7 @@ class Watch:
             self._look()
             self._police()
             if not busy:
-                self._pause()
+                self._keeper.pause(TICK)
         self._process.kill()  # helpers that outlive the trainer
         if self._keeper.lost.is_set():
             raise LeaseLost("the trainer was killed")
@@ -145,12 +145,6 @@ class Watch:
             _log.warning("the forked trainer does nothing: it is killed and started cold")
             self._process.kill()
             raise NoSignOfLife
-
-    def _pause(self) -> None:
-        if self._keeper.stopping or self.verdict is not None:
-            time.sleep(TICK)
-        else:
-            self._keeper.changed.wait(TICK)
 
 
 def work_folder(home: Path, attempt_id: str) -> Path:
