@@ -85,62 +85,12 @@ def test_a_file_sent_as_it_is(api: Api) -> None:
         assert taken(answer)["rows"] == 2
 
 
-@pytest.mark.parametrize(
-    ("file_name", "content", "expected"),
-    [
-        ("a.json", json.dumps(ROWS).encode(), ("json", "alpaca", 2)),
-        ("a.json", json.dumps({"data": ROWS}, indent=1).encode(), ("json", "alpaca", 2)),
-        ("a.json", JSONL, ("jsonl", "alpaca", 2)),
-        (
-            "a.csv",
-            'prompt,completion\n안녕,"네,\n반가워요"\n'.encode(),
-            ("csv", "prompt_completion", 1),
-        ),
-        ("a.tsv", b"text\tid\nhello\t1\nworld\t2\n", ("csv", "text", 2)),
-        ("a.jsonl.gz", gzip.compress(JSONL), ("jsonl", "alpaca", 2)),
-        ("data", JSONL, ("jsonl", "alpaca", 2)),
-        (
-            "a.jsonl",
-            b'{"messages": [{"role": "user", "content": "a"}, '
-            b'{"role": "assistant", "content": "b"}]}',
-            ("jsonl", "messages", 1),
-        ),
-        (
-            "a.jsonl",
-            b'\xef\xbb\xbf{"conversations": [{"from": "human", "value": "a"}]}\n\n',
-            ("jsonl", "sharegpt", 1),
-        ),
-    ],
-)
-def test_formats_are_recognised(
-    api: Api, file_name: str, content: bytes, expected: tuple[str, str, int]
-) -> None:
-    made = taken(upload(api, content, file_name, name="formats"))
-    assert (made["file_format"], made["row_format"], made["rows"]) == expected
-    assert made["problems"] == []
-
-
 BROKEN = JSONL * 3 + b'{"instruction": "x", "output"}\n' + JSONL
 REFUSED = [
     ("empty.jsonl", b"", "is empty"),
-    ("blank.jsonl", b"\n \n", "has no rows"),
-    ("header.csv", b"prompt,completion\n", "has no rows"),
-    ("array.json", b"[]", "has no rows"),
     ("broken.jsonl", BROKEN, "broken.jsonl line 7: it is not valid JSON"),
-    ("number.jsonl", JSONL + b"17\n", "line 3: it is a number instead of a JSON object"),
-    ("broken.json", b'[{"text": "a"},\n{"text": }]', "line 2 is not valid JSON"),
-    ("fields.csv", b"a,b\n1,2\n1,2,3\n", "line 3: it has 3 fields, but the header names 2"),
     ("cp949.jsonl", '{"text": "a"}\n{"text": "환불"}'.encode("cp949"), "line 2 is not UTF-8"),
-    ("utf16.csv", "text\nhello\n".encode("utf-16"), "it looks like UTF-16"),
-    ("torn.jsonl.gz", gzip.compress(JSONL)[:-9], "is a damaged gzip file"),
-    ("unknown.bin", b"\x00\x01\x02", "is of an unknown kind"),
-    ("notes.txt", b"hello", "is of an unknown kind"),
-    ("start.parquet", b"PARX" + bytes(40) + b"PAR1", "does not begin with PAR1"),
     ("end.parquet", b"PAR1" + bytes(40), "does not end with PAR1"),
-    ("short.parquet", b"PAR1", "is cut off"),
-    ("footer.parquet", b"PAR1" + bytes(40) + b"\x10\0\0\0PAR1", "its footer is damaged"),
-    ("length.parquet", b"PAR1" + bytes(40) + b"\xff\xff\0\0PAR1", "its footer is damaged"),
-    ("parquet.csv", b"PAR1" + bytes(40) + b"PAR1", "name it .parquet"),
 ]
 
 
@@ -157,26 +107,6 @@ def test_bad_data_is_refused_with_its_line_and_nothing_stays(
     assert problem["errors"][0]["pointer"] == "/file"
     assert leftovers(api, store) == before
     assert before[2] == []
-
-
-def test_every_broken_line_is_named(api: Api) -> None:
-    content = b"".join(b"{\n" if n in (2, 5) else b'{"text": "a"}\n' for n in range(1, 8))
-    errors = upload(api, content, "two.jsonl").json()["errors"]
-    assert [error["message"].partition(":")[0] for error in errors] == [
-        "two.jsonl line 2",
-        "two.jsonl line 5",
-    ]
-
-
-def test_rows_that_preparation_will_object_to_are_listed(api: Api) -> None:
-    rows = [*ROWS, {"instruction": "x", "output": None}, *ROWS]
-    content = "\n".join(json.dumps(row) for row in rows).encode()
-    made = taken(upload(api, content, "x.jsonl", name="problems"))
-    assert [problem["line"] for problem in made["problems"]] == [3]
-    assert "`output` must be a string" in made["problems"][0]["message"]
-    unclear = taken(upload(api, b'{"question": "a", "answer": "b"}', "x.jsonl", name="problems"))
-    assert unclear["row_format"] is None
-    assert "fits no format" in unclear["problems"][0]["message"]
 
 
 @pytest.mark.parametrize(
