@@ -1,0 +1,108 @@
+"""Tails and redaction: what is read, in which portions, and what never leaves."""
+
+from pathlib import Path
+
+import pytest
+
+from trainer_core.events import EventWriter
+from worker import carrier
+from worker.carrier import BrokenEvents, EventTail, LogTail
+from worker.redact import MASK, Redactor
+from worker.telemetry import parse_line
+
+SECRET = "hf_0123456789"
+
+
+def test_b31_secrets_are_masked_by_exact_value_wherever_they_stand() -> None:
+    redactor = Redactor([SECRET, "short", f"{SECRET}-and-more"])
+    data = {"message": f"token={SECRET}", "list": [f"{SECRET}-and-more", 3, None], SECRET: True}
+    assert redactor.data(data) == {
+        "message": f"token={MASK}",
+        "list": [MASK, 3, None],
+        MASK: True,
+    }
+    # Below eight characters plain words would be masked.
+    assert redactor.text("a short text") == "a short text"
+
+
+def test_what_postgres_cannot_keep_is_left_out() -> None:
+    assert Redactor([]).text("a\0b\ud800c") == "ab?c"
+
+
+def test_events_are_read_whole_and_in_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "BATCH", 2)
+    path = tmp_path / "events.jsonl"
+    writer = EventWriter(path)
+    for step in (1, 2, 3):
+        writer.emit("log", level="info", message=f"{SECRET} {step}")
+    with path.open("ab") as file:
+        file.write(b'{"n": 4, "ti')  # torn: still being written
+    tail = EventTail(path, Redactor([SECRET]))
+    first = tail.read()
+    assert [event.n for event, _ in first] == [1, 2]
+    assert first[0][0].data["message"] == f"{MASK} 1"
+    tail.offset = first[-1][1]
+    assert [event.n for event, _ in tail.read()] == [3]
+
+
+def test_what_is_not_an_event_is_an_error_after_what_is(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    EventWriter(path).emit("phase", phase="loading")
+    with path.open("ab") as file:
+        file.write(b"this is no event\n")
+    tail = EventTail(path, Redactor([]))
+    [(event, end)] = tail.read()
+    assert event.n == 1
+    tail.offset = end
+    with pytest.raises(BrokenEvents):
+        tail.read()
+
+
+def test_long_texts_are_cut(tmp_path: Path) -> None:
+    EventWriter(tmp_path / "e").emit("log", level="info", message="x" * 100_000)
+    [(event, _)] = EventTail(tmp_path / "e", Redactor([])).read()
+    assert event.data["message"].endswith("(100000 characters)")
+    assert len(event.data["message"]) < 9_000
+
+
+def read_all(tail: LogTail) -> list[str]:
+    lines, tail.offset = tail.read(final=True)
+    return lines
+
+
+def test_lines_of_output(tmp_path: Path) -> None:
+    path = tmp_path / "output.log"
+    path.write_bytes(f"one {SECRET}\r\n\n 10%|#\r 90%|###\nkey \xff\nunfin".encode("latin-1"))
+    tail = LogTail(path, Redactor([SECRET]))
+    lines, offset = tail.read()
+    # A progress bar counts as its last state; the unfinished line waits for its end.
+    assert lines == [f"one {MASK}", " 90%|###", "key \ufffd"]
+    tail.offset = offset
+    assert read_all(tail) == ["unfin"]
+    assert read_all(tail) == []
+
+
+def test_a_flood_of_output_is_limited_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "output.log"
+    path.write_text("".join(f"line {n}\n" for n in range(20_000)))
+    tail = LogTail(path, Redactor([]))
+    lines: list[str] = []
+    while portion := read_all(tail):
+        lines += portion
+    assert tail.offset == path.stat().st_size
+    kept = [line for line in lines if line.startswith("line")]
+    left_out = sum(int(line.split()[1]) for line in lines if line.startswith("…"))
+    assert len(kept) + left_out == 20_000
+    assert len(kept) < 2 * carrier.LINE_BURST
+
+
+def test_nvidia_smi_fields_that_it_cannot_tell_are_left_out() -> None:
+    assert parse_line("0, 37, 1024, 81920") == {
+        "index": 0,
+        "utilization_percent": 37,
+        "memory_used_mb": 1024,
+        "memory_total_mb": 81920,
+    }
+    assert parse_line("1, [N/A], 5, 6") == {"index": 1, "memory_used_mb": 5, "memory_total_mb": 6}
