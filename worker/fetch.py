@@ -3,10 +3,10 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import text
 
+from app.datasets.service import Located, locate
 from app.db import transaction
 from app.registry.service import find_version, parse_version
 from app.settings import Settings
@@ -38,29 +38,43 @@ class Fetcher:
         self._project_id = project_id
         self._cache = settings.home / "cache"
 
-    def data(self, spec: TrainSpec) -> dict[str, str]:
-        """Fetch every source that only the service can read; returns `paths.data`."""
-        found = {}
-        for key, source in _sources(spec):
-            path = self._source(key, source)
-            if path is not None:
-                found[key] = str(path)
-        return found
+    def data(self, spec: TrainSpec) -> tuple[TrainSpec, dict[str, str]]:
+        """Fetch every source that only the service can read.
 
-    def _source(self, key: str, source: DataSource) -> Path | None:
-        if source.source in ("upload", "dataset"):
+        Returns `paths.data`, and the spec in which registered data sets of the hub are named as
+        such: the trainer reads those itself.
+        """
+        paths: dict[str, str] = {}
+        found = {key: self._source(key, source, paths) for key, source in _sources(spec)}
+        data = spec.data.model_copy(
+            update={"train": [s for key, s in found.items() if key.startswith("train/")]}
+        )
+        if isinstance(data.validation, list):
+            held = [s for key, s in found.items() if key.startswith("validation/")]
+            data = data.model_copy(update={"validation": held})
+        return spec.model_copy(update={"data": data}), paths
+
+    def _source(self, key: str, source: DataSource, paths: dict[str, str]) -> DataSource:
+        place: str = source.source
+        location = source.path
+        if place in ("upload", "dataset"):
             with transaction() as session:
-                where = {"id": source.path, "project_id": self._project_id}
-                row = session.execute(_DATASET, where).one()
-            return self._dataset(row)
-        if source.source == "s3":
-            field = f"data.{key.replace('/', '[')}].path"
-            return self._s3(source.path, field)
-        return None
+                where = locate(session, self._project_id, source.path, source.revision)
+            place, location = where.source, where.location
+            if place == "upload":
+                paths[key] = str(self._upload(where))
+            elif place == "hub":
+                return source.model_copy(
+                    update={"source": "hub", "path": location, "revision": None}
+                )
+        if place == "s3":
+            block, number = key.split("/")
+            paths[key] = str(self._s3(location, f"data.{block}[{number}].path"))
+        return source
 
-    def _dataset(self, where: Row[Any]) -> Path:
+    def _upload(self, where: Located) -> Path:
         folder = self._cache / "data" / str(where.sha256)
-        path = folder / str(where.file_name)
+        path = folder / (where.file_name or "data")
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             self._store.get_file(where.location, path, size=where.size, sha256=where.sha256)
@@ -116,10 +130,6 @@ class Fetcher:
         return download_folder(self._store, prepared_prefix(self._project_id, key), folder)
 
 
-_DATASET = text(
-    "SELECT location, file_name, size, sha256 FROM datasets"
-    " WHERE id = :id AND project_id = :project_id AND deleted_at IS NULL"
-)
 _MODEL_OF_JOB = text(
     """
     SELECT prefix, manifest_sha256 FROM model_versions

@@ -115,9 +115,9 @@ def attempt_launch(
 def preparation_launch(settings: Settings, store: Store, job: JobFacts, work: Path) -> Launch:
     """The Launch that data is prepared with; raises as `attempt_launch` does."""
     fetcher = Fetcher(settings, store, job.project_id)
-    spec = job.spec.train_spec()
+    spec, data = fetcher.data(job.spec.train_spec())
     paths = _paths(settings, work).model_copy(
-        update={"data": fetcher.data(spec), "model": fetcher.model(spec.model)}
+        update={"data": data, "model": fetcher.model(spec.model)}
     )
     return Launch(
         attempt_id=f"prepare-{job.id}", job_id=job.id, job_name=job.name, spec=spec, paths=paths

@@ -202,13 +202,14 @@ class Stack:
 
     def environment(self, entry: Entry) -> dict[str, str]:
         """Return a row's own variables, and for all but the fork server the user's settings."""
-        passed: dict[str, str] = {}
-        if entry.name not in ("warm", "mlflow"):
-            passed = {
-                name: value
-                for name, value in os.environ.items()
-                if (name.startswith(_PASSED_ON) and name != "HF_TOKEN") or name in _PROXIES
-            }
+        # What the libraries read at import must be the same in the fork server as in trainers.
+        families = {"warm": ("HF_",), "mlflow": ()}.get(entry.name, _PASSED_ON)
+        proxies = () if entry.name in ("warm", "mlflow") else _PROXIES
+        passed = {
+            name: value
+            for name, value in os.environ.items()
+            if (name.startswith(families) and name != "HF_TOKEN") or name in proxies
+        }
         own = {name: self.values[name] for name in entry.variables}
         return {**passed, **own, "POLAR_STACK_PID": self.identity}
 
