@@ -29,7 +29,10 @@ ARCHIVE: Answers = {
     200: {"description": "A tar file", "content": {"application/x-tar": _BINARY}},
     404: {"description": "No such job, or nothing to download"},
 }
-FilePath = Annotated[str, PathParameter(max_length=1024, examples=["model/config.json"])]
+FilePath = Annotated[
+    str,
+    PathParameter(max_length=1024, description="Path of the file.", examples=["model/config.json"]),
+]
 Redirect = Annotated[
     bool,
     Query(description="Get a link to the store instead, where it has a public address."),
@@ -56,7 +59,9 @@ def list_artifacts(job_id: JobId, caller: Caller = require(Role.VIEWER)) -> Arti
 )
 def download_archive(
     job_id: JobId,
-    kind: Annotated[str | None, Query(max_length=64, examples=["model"])] = None,
+    kind: Annotated[
+        str | None, Query(max_length=64, description="Only this kind.", examples=["model"])
+    ] = None,
     caller: Caller = require(Role.VIEWER),
 ) -> Response:
     """Stream the job's files, or those of one kind, as one tar file."""

@@ -34,6 +34,7 @@ router = APIRouter(prefix="/datasets", tags=["datasets"])
 DatasetId = Annotated[str, Path(pattern=f"^ds_{ULID}$", description="Id of the data set.")]
 _ABSENT: Answers = {404: {"description": "No such data set"}}
 _IN_USE: Answers = {409: {"description": "An open job reads it"}}
+_ROWS = '{"instruction": "Can I return this?", "output": "Yes, within 14 days."}\n'
 _FORM = {
     "type": "object",
     "required": ["file", "name"],
@@ -46,8 +47,14 @@ _FORM = {
 _BODY: dict[str, Any] = {
     "required": True,
     "content": {
-        "multipart/form-data": {"schema": _FORM},
-        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+        "multipart/form-data": {
+            "schema": _FORM,
+            "examples": {"form": {"value": {"name": "shop-dialogues", "file": _ROWS}}},
+        },
+        "application/octet-stream": {
+            "schema": {"type": "string", "format": "binary"},
+            "examples": {"raw": {"value": _ROWS}},
+        },
         "application/json": {
             "schema": RegisterDataset.model_json_schema(),
             "examples": {

@@ -36,9 +36,14 @@ class UploadForm(Strict):
 class UploadQuery(BaseModel):
     """Of a file sent as it is, without a form."""
 
-    name: str | None = Field(None, max_length=128, description=NAME_HELP)
+    name: str | None = Field(
+        None, max_length=128, description=NAME_HELP, examples=["shop-dialogues"]
+    )
     file_name: str | None = Field(
-        None, max_length=255, description="Its ending says the format: `.jsonl`, `.json`, `.csv`, …"
+        None,
+        max_length=255,
+        description="Its ending says the format: `.jsonl`, `.json`, `.csv`, …",
+        examples=["shop.jsonl"],
     )
     sha256: str | None = Field(
         None, max_length=64, description="If given, an upload of other content is refused."
@@ -86,7 +91,7 @@ class DatasetQuery(BaseModel):
     """Filters and paging of `GET /datasets`."""
 
     name: str | None = Field(None, max_length=128, description="All versions of this one.")
-    limit: int = Field(50, ge=1, le=200)
+    limit: int = Field(50, ge=1, le=200, description="Entries of a page.")
     cursor: str | None = Field(None, max_length=200, description="From the page before.")
 
 

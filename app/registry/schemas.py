@@ -65,5 +65,5 @@ class ModelPage(BaseModel):
 class PageQuery(BaseModel):
     """Paging."""
 
-    limit: int = Field(50, ge=1, le=200)
+    limit: int = Field(50, ge=1, le=200, description="Entries of a page.")
     cursor: str | None = Field(None, max_length=200, description="From the page before.")

@@ -3,7 +3,6 @@
 import concurrent.futures
 import hashlib
 import io
-import json
 import tarfile
 from base64 import b64encode
 from dataclasses import replace
@@ -13,47 +12,29 @@ import pytest
 from sqlalchemy.orm import Session
 
 from app.ids import new_id
-from app.models import Artifact, ModelVersion
-from app.registry.service import NewVersion, create_version
-from app.settings import Settings
+from app.registry.service import create_version
 from app.storage import Store
 from tests.app.server import Api, running
+from tests.app.stored import keep, new_version, publish, store_of
 from tests.app.streams import new_job
 
 CONTENT = bytes(range(256)) * 3000  # three chunks of a proxied download
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
+FILES = {"README.md": b"# card", "sub/weights.bin": CONTENT}
+
+
 @pytest.fixture(scope="module")
 def store(api: Api) -> Store:
-    names = {"endpoint": "S3_ENDPOINT", "access_key": "S3_ACCESS_KEY"}
-    names |= {"secret_key": "S3_SECRET_KEY", "bucket": "S3_BUCKET"}
-    return Store(Settings(**{f"s3_{k}": api.environment[v] for k, v in names.items()}))
-
-
-def keep(api: Api, store: Store, job: str, path: str, content: bytes, kind: str = "model") -> None:
-    key = f"prj_default/jobs/{job}/att/{path}"
-    store.put_bytes(key, content)
-    with Session(api.engine) as session, session.begin():
-        session.add(
-            Artifact(
-                id=new_id("art"),
-                project_id="prj_default",
-                job_id=job,
-                kind=kind,
-                path=path,
-                key=key,
-                size=len(content),
-                sha256=hashlib.sha256(content).hexdigest(),
-            )
-        )
+    return store_of(api)
 
 
 @pytest.fixture(scope="module")
-def job(api: Api, store: Store) -> str:
+def job(api: Api) -> str:
     job_id = new_job(api)
-    keep(api, store, job_id, "model/모델 1.bin", CONTENT)
-    keep(api, store, job_id, "ledger.jsonl", b"", kind="ledger")
+    keep(api, job_id, "model/모델 1.bin", CONTENT)
+    keep(api, job_id, "ledger.jsonl", b"", kind="ledger")
     return job_id
 
 
@@ -136,7 +117,7 @@ def test_unknown_files_and_lost_objects(api: Api, store: Store) -> None:
     job = new_job(api)
     answer = api.client.get(f"/jobs/{job}/artifacts/none")
     assert (answer.status_code, answer.json()["code"]) == (404, "artifact_not_found")
-    keep(api, store, job, "lost.bin", b"x")
+    keep(api, job, "lost.bin", b"x")
     store.delete(f"prj_default/jobs/{job}/att/lost.bin")
     answer = api.client.get(f"/jobs/{job}/artifacts/lost.bin")
     assert (answer.status_code, answer.json()["code"]) == (404, "object_missing")
@@ -197,41 +178,6 @@ def test_checkpoints_are_listed_newest_attempt_first(api: Api) -> None:
 # -- models --------------------------------------------------------------------------------------
 
 
-def publish(api: Api, store: Store, name: str) -> ModelVersion:
-    job = new_job(api)
-    prefix = f"prj_default/jobs/{job}/att/model/"
-    files = {"README.md": b"# card", "sub/weights.bin": CONTENT}
-    entries = [
-        {"path": path, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for path, data in files.items()
-    ]
-    manifest = {"version": 1, "kind": "model", "step": 3, "files": entries, "spec_hash": "s"}
-    manifest |= {"data_hash": "d", "created": "2026-11-30T10:00:00Z"}
-    body = json.dumps(manifest).encode()
-    for path, data in {**files, "manifest.json": body}.items():
-        store.put_bytes(prefix + path, data)
-        keep(api, store, job, f"model/{path}", data)
-    with Session(api.engine, expire_on_commit=False) as session, session.begin():
-        version = create_version(session, new_version(name, job, prefix, body))
-    store.put_bytes(f"prj_default/models/{name}/v{version.version}.json", b"{}")
-    return version
-
-
-def new_version(name: str, job: str, prefix: str = "p/", manifest: bytes = b"") -> NewVersion:
-    return NewVersion(
-        project_id="prj_default",
-        name=name,
-        job_id=job,
-        prefix=prefix,
-        manifest_sha256=hashlib.sha256(manifest).hexdigest(),
-        kind="adapter",
-        base_model="org/base",
-        template_hash=None,
-        metrics={"eval_loss": 1.5},
-        size=len(CONTENT) + 6,
-    )
-
-
 def test_versions_are_numbered_without_gaps_by_many_publishers(api: Api) -> None:
     """Ten jobs publish the same name at once: each version once, and once per job."""
     jobs = [new_job(api) for _ in range(10)]
@@ -247,8 +193,8 @@ def test_versions_are_numbered_without_gaps_by_many_publishers(api: Api) -> None
     assert again == versions
 
 
-def test_models_and_their_files(api: Api, store: Store) -> None:
-    first, second = publish(api, store, "shop"), publish(api, store, "shop")
+def test_models_and_their_files(api: Api) -> None:
+    first, second = publish(api, "shop", FILES).version, publish(api, "shop", FILES).version
     models = api.client.get("/models").json()["items"]
     shop = next(m for m in models if m["name"] == "shop")
     assert (shop["versions"], shop["newest"]["version"]) == (2, 2)
@@ -285,19 +231,19 @@ def test_models_are_paged_by_name(api: Api) -> None:
 def test_a_deleted_version_leaves_nothing_and_its_number_is_not_used_again(
     api: Api, store: Store
 ) -> None:
-    version = publish(api, store, "gone")
+    version = publish(api, "gone", FILES).version
     assert api.client.delete("/models/gone/versions/1").status_code == 204
     assert api.client.delete("/models/gone/versions/1").status_code == 204
     assert api.client.get("/models/gone/versions/1").status_code == 404
     assert list(store.list_objects(version.prefix)) == []
     assert store.head("prj_default/models/gone/v1.json") is None
     assert api.client.get(f"/jobs/{version.job_id}/artifacts").json()["items"] == []
-    assert publish(api, store, "gone").version == 2
+    assert publish(api, "gone", FILES).version.version == 2
     assert api.client.delete("/models/gone/versions/7").status_code == 404
 
 
-def test_a_version_in_use_is_not_deleted(api: Api, store: Store) -> None:
-    publish(api, store, "base")
+def test_a_version_in_use_is_not_deleted(api: Api) -> None:
+    publish(api, "base", FILES)
     user = new_job(api)
     api.write(
         """UPDATE jobs SET resolved = '{"model": {"source": "registry", "name_or_path": "base",
@@ -312,15 +258,15 @@ def test_a_version_in_use_is_not_deleted(api: Api, store: Store) -> None:
 
 
 def test_a_damaged_manifest_is_said_and_not_trusted(api: Api, store: Store) -> None:
-    version = publish(api, store, "damaged")
+    version = publish(api, "damaged", FILES).version
     store.put_bytes(f"{version.prefix}manifest.json", b"{}")
     answer = api.client.get("/models/damaged/versions/1")
     assert answer.status_code == 503
     assert "damaged" in answer.json()["message"]
 
 
-def test_other_projects_see_none_of_it(api: Api, store: Store) -> None:
-    publish(api, store, "private")
+def test_other_projects_see_none_of_it(api: Api) -> None:
+    publish(api, "private", FILES)
     api.write("INSERT INTO projects (id, name) VALUES ('prj_x', 'x') ON CONFLICT DO NOTHING")
     api.write("UPDATE model_versions SET project_id = 'prj_x' WHERE name = 'private'")
     assert api.client.get("/models/private/versions").status_code == 404
