@@ -19,6 +19,7 @@ from trainer_core.problems import explain
 from trainer_core.resolve import resolve
 from trainer_core.runner import run_launch
 from trainer_core.spec import TrainSpec
+from trainer_core.stop import StopSignal
 from trainer_core.warm import quiet_libraries
 
 
@@ -36,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrainerError as error:
         _say(f"{error.field}: {error.message}" if error.field else error.message)
         return _end(options, error)
+    except OSError as error:
+        _say(str(error))
+        return TrainerError.exit_code
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -50,7 +54,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    return prepare_command(options.file, options.out)
+    with StopSignal():
+        return prepare_command(options.file, options.out)
 
 
 def _resolve(options: argparse.Namespace) -> int:

@@ -32,6 +32,7 @@ class Flow:
         self.step = 0
         self.last_metrics: dict[str, Any] = {}
         self.evaluation_due = False
+        self.revision: str | None = None
         self._spec = spec
         self._evaluates = evaluates and spec.evaluation.strategy != "no"
         self._steps_per_epoch = 1
@@ -108,7 +109,11 @@ class Flow:
     def loop_state(self) -> LoopState:
         """What a checkpoint must carry for an exact continuation."""
         return LoopState(
-            self.meter.loss_sum, self.meter.loss_steps, self.evaluation_due, self.last_metrics
+            self.meter.loss_sum,
+            self.meter.loss_steps,
+            self.evaluation_due,
+            self.last_metrics,
+            self.revision,
         )
 
     def restore(self, step: int, state: LoopState) -> None:

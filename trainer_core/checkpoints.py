@@ -21,12 +21,14 @@ _SLACK_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class LoopState:
-    """What the libraries do not keep: the open window of losses, and an evaluation still due."""
+    """What the libraries do not keep: the open window of losses, an evaluation that is still due,
+    the newest metrics, and the commit of the base model on the hub."""
 
     loss_sum: float = 0.0
     loss_steps: int = 0
     evaluation_due: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
+    revision: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """One run: loading → training → publishing, told by events, ended by an exit code."""
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -31,10 +32,19 @@ def run_launch(
         session = Session(launch, secrets, report, stop)
         ending = _attempt(session)
         with stop.held():
-            report.emit("result", **ending.event(session.step))
-            writer.close()
+            _close(report, writer, ending, session.step)
             write_exit(work, ending)
     return ending.code
+
+
+def _close(report: Reporter, writer: EventWriter, ending: Ending, step: int) -> None:
+    if ending.code:
+        sys.stderr.write(f"{ending.reason}: {ending.message}\n")
+    try:
+        report.emit("result", **ending.event(step))
+        writer.close()
+    except OSError as error:  # a full disk: the exit code still tells it
+        sys.stderr.write(f"the last event could not be written: {error}\n")
 
 
 def _attempt(session: Session) -> Ending:

@@ -8,6 +8,7 @@ from typing import Any
 from trainer_core.arguments import OPTIMIZER_STATES
 from trainer_core.backend import backend_of
 from trainer_core.callbacks import Flow
+from trainer_core.capabilities import check
 from trainer_core.checkpoints import (
     Checkpointer,
     Resume,
@@ -19,6 +20,7 @@ from trainer_core.checkpoints import (
 from trainer_core.context import Loaded, TrainContext
 from trainer_core.data.prepared import Prepared, open_prepared
 from trainer_core.data.templates import choose_template
+from trainer_core.errors import InvalidSpec
 from trainer_core.events import EventType
 from trainer_core.identity import spec_hash
 from trainer_core.loading import files_of, load_tokenizer
@@ -73,6 +75,8 @@ class Session:
 
     def _resolve(self) -> TrainSpec:
         hardware = detect_hardware(self._launch)
+        if problems := check(self._launch.spec, hardware):
+            raise InvalidSpec("; ".join(problem.message for problem in problems))
         resolved = resolve(self._launch.spec, hardware, local_parameters(self._launch))
         for warning in resolved.warnings:
             self._report.warn(warning.code, warning.message)
@@ -110,6 +114,7 @@ class Session:
         self, spec: TrainSpec, loaded: Loaded, data: Prepared, hashes: tuple[str, str]
     ) -> TrainContext:
         flow = Flow(spec, self._report, self._stop, evaluates=data.validation is not None)
+        flow.revision = loaded.facts.get("revision")
         checkpointer = Checkpointer(
             self._work, hashes, spec.checkpoint.save_total_limit, self._report
         )
@@ -137,6 +142,12 @@ class Session:
         return trainer.model
 
     def _go_on(self, trainer: Any, flow: Flow, resume: Resume) -> None:
+        if resume.state.revision != flow.revision:
+            raise InvalidSpec(
+                "cannot resume: the model on the hub has changed since; set model.revision to"
+                f" {resume.state.revision}, or start from scratch with checkpoint.resume: never",
+                "model.revision",
+            )
         flow.restore(resume.step, resume.state)
         self._report.emit("resumed", step=resume.step)
         if resume.step < total_steps(trainer):

@@ -13,8 +13,8 @@ from tests.trainer_core.tiny import make_tiny_model, pack_rows, random_rows, wri
 from trainer_core.events import RunEvent, read_events
 
 REPOSITORY = Path(__file__).parents[2]
-_START_SECONDS = 120.0
-_RUN_SECONDS = 60.0
+_START_SECONDS = 240.0
+_RUN_SECONDS = 120.0
 
 
 @dataclass(frozen=True)

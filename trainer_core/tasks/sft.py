@@ -10,7 +10,9 @@ from trainer_core.errors import InvalidSpec
 from trainer_core.loop import trainer_class
 from trainer_core.loss_kernel import ensure_loss_kernel
 
-_ISOLATION_TOLERANCE = 1e-2
+# Samples that see each other differ by 0.3 and more; these are rounding errors of the logits.
+_TOLERANCE = 1e-3
+_TOLERANCE_16_BIT = 5e-2
 
 
 def build_trainer(context: TrainContext) -> Any:
@@ -19,8 +21,6 @@ def build_trainer(context: TrainContext) -> Any:
     from trl import SFTConfig, SFTTrainer
 
     ensure_loss_kernel()
-    if "position_ids" in context.data.columns:
-        check_isolation(context.loaded.model)
     config = SFTConfig(
         **loop_arguments(context),
         max_length=None,
@@ -39,6 +39,9 @@ def build_trainer(context: TrainContext) -> Any:
     trainer.remove_callback(PrinterCallback)
     trainer.flow = context.flow
     trainer.checkpointer = context.checkpointer
+    if "position_ids" in context.data.columns:
+        with trainer.compute_loss_context_manager():
+            check_isolation(trainer.model)
     return trainer
 
 
@@ -68,7 +71,8 @@ def check_isolation(model: Any) -> None:
         alone = model(input_ids=row[:, len(first) :], use_cache=False).logits
     model.train(training)
     difference = (packed[:, len(first) :] - alone).abs().max().item()
-    if difference > _ISOLATION_TOLERANCE * max(1.0, alone.abs().max().item()):
+    tolerance = _TOLERANCE if alone.dtype == torch.float32 else _TOLERANCE_16_BIT
+    if difference > tolerance * max(1.0, alone.abs().max().item()):
         raise InvalidSpec(
             f"this model lets the samples of a packed row see each other (logits differ by"
             f" {difference:.3g}): set task.packing to false",
