@@ -4,6 +4,7 @@ import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -60,6 +61,36 @@ def locate(
         sha256=found.sha256,
         file_format=found.file_format,
     )
+
+
+def settle(session: Session, project_id: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec's `data` with every data set named by what it is now.
+
+    An upload becomes the id of the one version that is meant; a registered place becomes that
+    place. Raises InvalidPayload for a data set or version that does not exist.
+    """
+    settled = dict(data)
+    for block in ("train", "validation"):
+        if isinstance(data.get(block), list):
+            settled[block] = [
+                _settled(session, project_id, source, f"/data/{block}/{number}")
+                for number, source in enumerate(data[block])
+            ]
+    return settled
+
+
+def _settled(
+    session: Session, project_id: str, source: dict[str, Any], pointer: str
+) -> dict[str, Any]:
+    if source["source"] not in ("upload", "dataset"):
+        return source
+    try:
+        found = locate(session, project_id, source["path"], source.get("revision"))
+    except NotFound as error:
+        raise _invalid(f"{pointer}/revision", error.message, source.get("revision")) from error
+    if found.source == "upload":
+        return {**source, "path": found.dataset_id, "revision": None}
+    return {**source, "source": found.source, "path": found.location, "revision": None}
 
 
 def find(session: Session, project_id: str, dataset_id: str) -> Dataset:

@@ -78,20 +78,13 @@ def list_datasets(
     return session.scalars(query.order_by(Dataset.id.desc()).limit(limit)).all()
 
 
-# A job names a data set by its id, or another version of the same name by `revision`.
+# A job's resolved spec names uploads by the id of the version that is read.
 _USER = text(
     """
-    WITH named AS (
-        SELECT id FROM datasets WHERE project_id = :project_id AND name = :name
-    )
-    SELECT j.id FROM jobs j CROSS JOIN LATERAL (
-        SELECT * FROM jsonb_path_query(j.spec, '$.data.train[*]')
-        UNION ALL SELECT * FROM jsonb_path_query(j.spec, 'lax $.data.validation[*]')
-    ) AS s(source)
-    WHERE j.project_id = :project_id AND j.status NOT IN ('succeeded', 'failed', 'cancelled')
-        AND s.source ->> 'source' IN ('upload', 'dataset')
-        AND (s.source ->> 'path' = :id OR s.source ->> 'path' IN (SELECT id FROM named)
-            AND s.source ->> 'revision' IN (:version, 'v' || :version))
+    SELECT id FROM jobs
+    WHERE project_id = :project_id AND status NOT IN ('succeeded', 'failed', 'cancelled')
+        AND jsonb_path_exists(resolved, 'lax $.data.*[*] ? (@.path == $id)',
+            jsonb_build_object('id', CAST(:id AS text)))
     LIMIT 1
     """
 )
@@ -99,12 +92,7 @@ _USER = text(
 
 def open_user(session: Session, dataset: Dataset) -> str | None:
     """Return an open job that reads the data set, if there is one."""
-    values = {
-        "project_id": dataset.project_id,
-        "id": dataset.id,
-        "name": dataset.name,
-        "version": str(dataset.version),
-    }
+    values = {"project_id": dataset.project_id, "id": dataset.id}
     found: str | None = session.scalar(_USER, values)
     return found
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app.datasets.service import settle
 from app.errors import Conflict, InvalidPayload
 from app.ids import new_id
 from app.jobs import store, view
@@ -99,6 +100,7 @@ def _checked(session: Session, submission: Submission, settings: Settings) -> Ne
     if problems:
         raise InvalidPayload(problems)
     resolved, warnings = resolve_spec(spec, hosts)
+    resolved["data"] = settle(session, submission.project_id, resolved["data"])
     job_id = new_id("job")
     job = NewJob(
         id=job_id,

@@ -20,7 +20,6 @@ from app.errors import NotFound
 from app.settings import Settings
 from app.storage import Store
 from tests.app.server import Api, running
-from tests.app.streams import new_job
 from tests.services import wait_until
 
 ROWS = [
@@ -326,9 +325,14 @@ def test_a_deleted_data_set_leaves_no_file_and_no_number(api: Api, store: Store)
     assert taken(upload(api, JSONL, name="gone"))["version"] == 2
 
 
+def submit(api: Api, data: dict[str, Any]) -> httpx.Response:
+    spec = {"task": {"type": "sft"}, "model": {"name_or_path": "org/model"}, "data": data}
+    return api.client.post("/jobs", json=spec)
+
+
 @pytest.mark.parametrize("where", ["train", "validation", "revision"])
 def test_a_data_set_that_an_open_job_reads_stays(api: Api, where: str) -> None:
-    made, newer = taken(upload(api, JSONL, name=f"used-{where}")), None
+    made = taken(upload(api, JSONL, name=f"used-{where}"))
     source: dict[str, Any] = {"source": "dataset", "path": made["id"]}
     if where == "revision":
         newer = taken(upload(api, JSONL, name=f"used-{where}"))
@@ -336,14 +340,34 @@ def test_a_data_set_that_an_open_job_reads_stays(api: Api, where: str) -> None:
     data: dict[str, Any] = {"train": [source], "validation": {"split_ratio": 0.1}}
     if where == "validation":
         data = {"train": [{"source": "hub", "path": "a/b"}], "validation": [source]}
-    job = new_job(api)
-    spec = json.dumps({"data": data})
-    api.write("UPDATE jobs SET spec = CAST(:spec AS jsonb) WHERE id = :id", spec=spec, id=job)
+    job = taken(submit(api, data))["id"]
     answer = api.client.delete(f"/datasets/{made['id']}")
     assert (answer.status_code, answer.json()["code"]) == (409, "dataset_in_use")
     assert job in answer.json()["message"]
-    api.write("UPDATE jobs SET status = 'cancelled', finished_at = now() WHERE id = :id", id=job)
+    assert api.client.post(f"/jobs/{job}/cancel").json()["status"] == "cancelled"
     assert api.client.delete(f"/datasets/{made['id']}").status_code == 204
+
+
+def test_a_job_pins_what_it_reads(api: Api) -> None:
+    """The resolved spec names the version, or the place, that the data set stood for."""
+    first, second = (taken(upload(api, JSONL, name="pinned")) for _ in range(2))
+    hub = {"name": "pinned-hub", "source": "hub", "location": "org/shop"}
+    place = taken(api.client.post("/datasets", json=hub))
+    sources = [
+        {"source": "dataset", "path": second["id"]},
+        {"source": "dataset", "path": second["id"], "revision": "1"},
+        {"source": "dataset", "path": place["id"], "num_samples": 5},
+    ]
+    resolved = taken(submit(api, {"train": sources}))["resolved"]["data"]["train"]
+    assert [(s["source"], s["path"], s["revision"], s["num_samples"]) for s in resolved] == [
+        ("dataset", second["id"], None, None),
+        ("dataset", first["id"], None, None),
+        ("hub", "org/shop", None, 5),
+    ]
+    sources[1]["revision"] = "9"
+    answer = submit(api, {"train": sources})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/data/train/1/revision"
 
 
 def test_jobs_find_data_sets_and_their_versions(api: Api) -> None:
