@@ -1,29 +1,52 @@
 """Engine and transactions. One request, handler or step = one transaction."""
 
 import contextlib
+import time
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+import psycopg
+from sqlalchemy import Dialect, Engine, create_engine, event
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.queue import nudge
 from app.settings import get_settings
+
+_TRUSTED = 1.0  # seconds after its last use in which a connection is taken as alive
 
 
 @lru_cache
 def get_engine() -> Engine:
     """The process's engine; the pool holds one connection per request thread at most."""
     settings = get_settings()
-    return create_engine(
+    engine = create_engine(
         settings.database_url.get_secret_value(),
         pool_size=settings.threads,
         max_overflow=4,
-        pool_pre_ping=True,
         pool_timeout=10,
         hide_parameters=True,  # errors are logged; specs and hashes are not for logs
         connect_args={"connect_timeout": 10, "application_name": "polar"},
     )
+    event.listen(engine, "checkout", partial(_check_if_idle, engine.dialect))
+    event.listen(engine, "checkin", _note_use)
+    return engine
+
+
+def _check_if_idle(dialect: Dialect, connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+    """Replace connections that broke while they were idle; busy ones need no extra round trip."""
+    if time.monotonic() - record.info.get("used", 0.0) < _TRUSTED:
+        return
+    try:
+        dialect.do_ping(connection)
+    except psycopg.Error as error:
+        raise InvalidatePoolError from error
+
+
+def _note_use(_: Any, record: ConnectionPoolEntry) -> None:
+    record.info["used"] = time.monotonic()
 
 
 @contextlib.contextmanager
@@ -33,6 +56,21 @@ def transaction(engine: Engine | None = None) -> Iterator[Session]:
     Jobs named by `touch` are nudged to the stream readers after the commit, never before.
     """
     with Session(engine or get_engine(), expire_on_commit=False) as session, session.begin():
+        yield session
+
+
+@lru_cache
+def _autocommit() -> Engine:
+    return get_engine().execution_options(isolation_level="AUTOCOMMIT")
+
+
+@contextlib.contextmanager
+def statement() -> Iterator[Session]:
+    """A session that commits with each statement: no round trips for BEGIN and COMMIT.
+
+    For work whose only write is a single statement, which is atomic by itself.
+    """
+    with transaction(_autocommit()) as session:
         yield session
 
 

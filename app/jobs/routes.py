@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 
 from app.auth import Caller, Role, require
-from app.db import transaction
+from app.db import statement, transaction
 from app.errors import FieldProblem, InvalidPayload
 from app.http import Answers, JobId
 from app.jobs import examples, listing, service
@@ -35,22 +35,28 @@ IdempotencyKey = Annotated[
 ]
 
 
-def _created(response: Response, job: JobOut) -> JobOut:
-    response.headers["Location"] = f"/jobs/{job.id}"
-    return job
+def _created(job: JobOut) -> Response:
+    """Answer with the job's own JSON: FastAPI would validate it once more, in one more thread."""
+    headers = {"Location": f"/jobs/{job.id}"}
+    return Response(job.model_dump_json(), 201, headers, media_type="application/json")
 
 
-@router.post("", status_code=201, summary="Submit a training job", responses={**_ONCE})
+@router.post(
+    "",
+    status_code=201,
+    response_model=JobOut,
+    summary="Submit a training job",
+    responses={**_ONCE},
+)
 def submit_job(
     spec: Annotated[JobSpec, Body(openapi_examples=examples.SUBMIT)],
-    response: Response,
     idempotency_key: IdempotencyKey = None,
     caller: Caller = require(Role.SUBMITTER),
-) -> JobOut:
+) -> Response:
     """Check the spec, fill in its defaults and queue the job."""
-    with transaction() as session:
+    with statement() as session:
         job = submit(session, Submission(caller.project_id, spec, idempotency_key))
-    return _created(response, job)
+    return _created(job)
 
 
 @router.get("", summary="List jobs", response_model_exclude_unset=True)
@@ -102,43 +108,43 @@ def cancel_job(job_id: JobId, caller: Caller = require(Role.SUBMITTER)) -> JobOu
 @router.post(
     "/{job_id}/retry",
     status_code=201,
+    response_model=JobOut,
     summary="Try a finished job again",
     responses={**_ABSENT, **_STATE},
 )
 def retry_job(
     job_id: JobId,
-    response: Response,
     body: Annotated[RetryRequest | None, Body(openapi_examples=examples.RETRY)] = None,
     idempotency_key: IdempotencyKey = None,
     caller: Caller = require(Role.SUBMITTER),
-) -> JobOut:
+) -> Response:
     """Make a new job that goes on from the newest checkpoint, or from scratch."""
-    with transaction() as session:
+    with statement() as session:
         job = service.retry_job(
             session, caller.project_id, job_id, body or RetryRequest(), idempotency_key
         )
-    return _created(response, job)
+    return _created(job)
 
 
 @router.post(
     "/{job_id}/clone",
     status_code=201,
+    response_model=JobOut,
     summary="Submit a job again with changes",
     responses={**_ABSENT, **_ONCE},
 )
 def clone_job(
     job_id: JobId,
-    response: Response,
     body: Annotated[CloneRequest | None, Body(openapi_examples=examples.CLONE)] = None,
     idempotency_key: IdempotencyKey = None,
     caller: Caller = require(Role.SUBMITTER),
-) -> JobOut:
+) -> Response:
     """Make a new job of the same spec; `overrides` is a JSON merge patch on it."""
-    with transaction() as session:
+    with statement() as session:
         job = service.clone_job(
             session, caller.project_id, job_id, body or CloneRequest(), idempotency_key
         )
-    return _created(response, job)
+    return _created(job)
 
 
 @router.delete(

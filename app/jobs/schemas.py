@@ -146,14 +146,14 @@ class JobOut(BaseModel):
 class JobQuery(BaseModel):
     """Filters and paging of `GET /jobs`."""
 
-    limit: int = Field(50, ge=1, le=200)
+    limit: int = Field(50, ge=1, le=200, description="Jobs on a page.")
     cursor: str | None = Field(None, max_length=200, description="From the page before.")
     status: list[StatusName] = Field(default_factory=list, description="Any of these.")
     task: str | None = Field(None, max_length=64, description="Task type, such as `sft`.")
-    target: str | None = Field(None, max_length=64)
-    backend: str | None = Field(None, max_length=64)
-    created_after: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
+    target: str | None = Field(None, max_length=64, description="Where it runs.")
+    backend: str | None = Field(None, max_length=64, description="Library, such as `hf`.")
+    created_after: AwareDatetime | None = Field(None, description="RFC 3339 with an offset.")
+    created_before: AwareDatetime | None = Field(None, description="RFC 3339 with an offset.")
     q: str | None = Field(None, max_length=128, description="Part of the name.")
     fields: str | None = Field(
         None,
@@ -167,7 +167,7 @@ class JobPatch(Strict):
 
     model_config = ConfigDict(validate_default=False)
 
-    name: JobName = ""
+    name: JobName = Field(default_factory=str)
     labels: Labels = Field(default_factory=dict, description="Replaces all labels.")
     priority: int = Field(0, ge=-100, le=100)
 

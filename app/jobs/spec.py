@@ -58,4 +58,6 @@ class JobSpec(TrainSpec):
     def train_spec(self) -> TrainSpec:
         """Return the part that the trainer knows."""
         fields = TrainSpec.model_fields
-        return TrainSpec.model_validate({k: v for k, v in self.model_dump().items() if k in fields})
+        given = self.model_fields_set & fields.keys()
+        # Everything was validated as part of this spec: no need to do it twice.
+        return TrainSpec.model_construct(given, **{name: getattr(self, name) for name in fields})

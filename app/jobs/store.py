@@ -43,41 +43,40 @@ class Once:
     hours: int
 
 
-# One statement and one round trip: the key, the job, its first event, its preparation and the hint.
+# One statement and one round trip, in the driver's own form: the key, the job, its first event,
+# its preparation and the hint.
 # Who holds the advisory lock is in flight; the loser finds no row and looks which case it is.
-_INSERT = text(
-    """
-    WITH once AS (
-        INSERT INTO idempotency_keys AS k (project_id, key, body_hash, status_code, response)
-        SELECT :project_id, CAST(:key AS text), :body_hash, 201,
-            CAST(:answer AS jsonb) || jsonb_build_object('created_at', now(), 'updated_at', now())
-        WHERE CAST(:key AS text) IS NOT NULL AND pg_try_advisory_xact_lock(
-            hashtextextended(:project_id || '/' || CAST(:key AS text), 0))
-        ON CONFLICT (project_id, key) DO UPDATE SET body_hash = excluded.body_hash,
-            response = excluded.response, created_at = now()
-            WHERE k.created_at < now() - CAST(:hours AS int) * interval '1 hour'
-        RETURNING 1
-    ), job AS (
-        INSERT INTO jobs (id, project_id, name, labels, priority, phase, task_type, backend, target,
-            spec, resolved, warnings, max_attempts, retry_of, clone_of, start_from, last_seq)
-        SELECT :id, :project_id, :name, CAST(:labels AS jsonb), :priority, 'preparing', :task_type,
-            :backend, :target, CAST(:spec AS jsonb), CAST(:resolved AS jsonb),
-            CAST(:warnings AS jsonb), :max_attempts, :retry_of, :clone_of,
-            CAST(:start_from AS jsonb), 1
-        WHERE CAST(:key AS text) IS NULL OR EXISTS (SELECT FROM once)
-        RETURNING id, project_id, created_at
-    ), event AS (
-        INSERT INTO job_events (job_id, seq, project_id, type, data)
-        SELECT id, 1, project_id, 'status', '{"status": "queued", "phase": "preparing"}' FROM job
-    ), preparation AS (
-        INSERT INTO preparations (job_id, project_id) SELECT id, project_id FROM job
-    ), hint AS (
-        INSERT INTO outbox (project_id, queue, handler, args)
-        SELECT project_id, 'prepare', 'prepare', jsonb_build_array(id) FROM job
-    )
-    SELECT created_at FROM job
-    """
+_INSERT = """
+WITH once AS (
+    INSERT INTO idempotency_keys AS k (project_id, key, body_hash, status_code, response)
+    SELECT %(project_id)s, CAST(%(key)s AS text), %(body_hash)s, 201,
+        CAST(%(answer)s AS jsonb) || jsonb_build_object('created_at', now(), 'updated_at', now())
+    WHERE CAST(%(key)s AS text) IS NOT NULL AND pg_try_advisory_xact_lock(
+        hashtextextended(%(project_id)s || '/' || CAST(%(key)s AS text), 0))
+    ON CONFLICT (project_id, key) DO UPDATE SET body_hash = excluded.body_hash,
+        response = excluded.response, created_at = now()
+        WHERE k.created_at < now() - CAST(%(hours)s AS int) * interval '1 hour'
+    RETURNING 1
+), job AS (
+    INSERT INTO jobs (id, project_id, name, labels, priority, phase, task_type, backend, target,
+        spec, resolved, warnings, max_attempts, retry_of, clone_of, start_from, last_seq)
+    SELECT %(id)s, %(project_id)s, %(name)s, CAST(%(labels)s AS jsonb), %(priority)s, 'preparing',
+        %(task_type)s, %(backend)s, %(target)s, CAST(%(spec)s AS jsonb),
+        CAST(%(resolved)s AS jsonb), CAST(%(warnings)s AS jsonb), %(max_attempts)s, %(retry_of)s, %(clone_of)s,
+        CAST(%(start_from)s AS jsonb), 1
+    WHERE CAST(%(key)s AS text) IS NULL OR EXISTS (SELECT FROM once)
+    RETURNING id, project_id, created_at
+), event AS (
+    INSERT INTO job_events (job_id, seq, project_id, type, data)
+    SELECT id, 1, project_id, 'status', '{"status": "queued", "phase": "preparing"}' FROM job
+), preparation AS (
+    INSERT INTO preparations (job_id, project_id) SELECT id, project_id FROM job
+), hint AS (
+    INSERT INTO outbox (project_id, queue, handler, args)
+    SELECT project_id, 'prepare', 'prepare', jsonb_build_array(id) FROM job
 )
+SELECT created_at FROM job
+"""
 
 
 def insert_job(
@@ -87,17 +86,15 @@ def insert_job(
 
     `answer` is remembered under the idempotency key. None: that key was used before.
     """
-    row = session.execute(
-        _INSERT,
-        {
-            **{name: getattr(job, name) for name in _PLAIN},
-            **{name: _json(getattr(job, name)) for name in _JSON},
-            "key": once.key,
-            "body_hash": once.body_hash,
-            "hours": once.hours,
-            "answer": _json(answer),
-        },
-    ).first()
+    values = {
+        **{name: getattr(job, name) for name in _PLAIN},
+        **{name: _json(getattr(job, name)) for name in _JSON},
+        "key": once.key,
+        "body_hash": once.body_hash,
+        "hours": once.hours,
+        "answer": _json(answer),
+    }
+    row = session.connection().exec_driver_sql(_INSERT, values).first()
     if row is None:
         return None
     touch(session, job.id)
