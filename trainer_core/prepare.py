@@ -4,6 +4,7 @@ The result is a folder that is whole when it has a manifest. It is written besid
 renamed, so nothing half-written stays; one process at a time prepares one folder.
 """
 
+import errno
 import os
 import shutil
 import sys
@@ -24,6 +25,7 @@ from trainer_core.data.sink import PLAIN, Part, histogram, lay_out_all
 from trainer_core.data.sources import Source, sources_of
 from trainer_core.data.templates import Template, choose_template
 from trainer_core.data.tokenizer import tokenizer_hash
+from trainer_core.errors import DiskFull, TrainerError
 from trainer_core.identity import spec_hash
 from trainer_core.launch import read_launch, read_secrets
 from trainer_core.loading import load_tokenizer
@@ -48,8 +50,8 @@ def prepare(
 
     A whole folder that is already there is used as it is: name it after `content_key`. Without
     `tokenizer` the model's is loaded. `emit` gets RunEvents (`progress`, `log`, `warning`) as
-    `emit(type, **data)`. Raises InvalidSpec, InvalidData, DataUnavailable or ModelUnavailable,
-    and leaves nothing behind then.
+    `emit(type, **data)`. Raises InvalidSpec, InvalidData, DataUnavailable, ModelUnavailable or
+    DiskFull, and leaves nothing behind then.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     with alone(out):
@@ -65,6 +67,10 @@ def prepare(
             report = work.run(tokenizer)
             folder.rename(out)
             sync_folder(out.parent)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise DiskFull(f"no room is left in {out.parent} for the prepared data") from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return report
@@ -77,8 +83,17 @@ def prepare_command(launch_path: Path, out: Path, emit: Emit | None = None) -> i
     Transformers does not see torch in it afterwards.
     """
     _import_without_torch()
-    with StopSignal():
-        prepare(read_launch(launch_path), out, emit=emit, secrets=read_secrets())
+    with StopSignal() as stop:
+
+        def tell(kind: str, /, **data: Any) -> None:
+            stop.check()
+            (emit or _silent)(kind, **data)
+
+        try:
+            prepare(read_launch(launch_path), out, emit=tell, secrets=read_secrets())
+        except TrainerError:
+            stop.check()  # Jinja calls a signal in the middle of its work a wrong template
+            raise
     return 0
 
 
@@ -191,11 +206,13 @@ class _Preparation:
             data_hash=train.hash,
             validation_hash=validation.hash if validation else None,
             example=self._example,
-            warnings=list(self._warnings(ledger, tokenizer)),
+            warnings=list(self._warnings(pipeline, ledger, tokenizer)),
         )
 
-    def _warnings(self, ledger: Ledger, tokenizer: Any) -> Iterator[dict[str, str]]:
-        found = list(self._lint.warnings())
+    def _warnings(
+        self, pipeline: Pipeline, ledger: Ledger, tokenizer: Any
+    ) -> Iterator[dict[str, str]]:
+        found = [*pipeline.counts.warnings, *self._lint.warnings()]
         if ledger.dropped or ledger.cut:
             text = f"{ledger.dropped} rows were dropped and {ledger.cut} cut: see {LEDGER}"
             found.append(("rows_changed", text))

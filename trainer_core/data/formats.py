@@ -38,6 +38,7 @@ _SPEAKERS = {
     "chatgpt": "assistant",
     "system": "system",
 }
+_READ = {"role", "content", "from", "value"}
 _ROLES = ("system", "developer", "user", "assistant")
 _MEANINGFUL = ("tool_calls", "function_call", "tool_call_id", "weight", "loss", "train")
 
@@ -217,6 +218,20 @@ def _column(values: Mapping[str, Any], format_: str) -> Any:
         if name in values:
             return values[name]
     return _existing(values, COLUMNS[format_][0])
+
+
+def ignored_keys(values: Mapping[str, Any], format_: str) -> set[str]:
+    """Keys of a row's messages that nothing reads; columns beside the format's are usual."""
+    if format_ not in ("messages", "sharegpt"):
+        return set()
+    turns = _parsed(next((values[c] for c in COLUMNS[format_][:2] if c in values), None))
+    keys = (
+        key
+        for turn in (turns if isinstance(turns, list) else [])
+        for key, value in (turn.items() if isinstance(turn, dict) else ())
+        if value is not None
+    )
+    return set(keys) - _READ
 
 
 def _turns(turns: Any, column: str) -> list[Message]:

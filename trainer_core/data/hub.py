@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.data.rows import Place, Row
-from trainer_core.errors import DataUnavailable, InvalidData, InvalidSpec
+from trainer_core.errors import DataUnavailable, InvalidData, InvalidSpec, ModelUnavailable
 from trainer_core.launch import secret
-from trainer_core.spec import DataSource, SecretRef
+from trainer_core.spec import DataSource, ModelRef, SecretRef
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -30,11 +30,41 @@ def token_of(token: SecretRef | None, field: str, secrets: Mapping[str, str]) ->
     return None if token is None else secret(dict(secrets), token.secret, field)
 
 
-def commit(kind: str, repository: str, revision: str | None, token: str | None) -> str:
-    """The commit that a revision of a `model` or `dataset` means now; needs no network for one.
+def dataset_commit(source: DataSource, field: str, secrets: Mapping[str, str]) -> str:
+    """The commit that a data set's revision means now; raises as `read_dataset` does."""
+    import httpx  # noqa: PLC0415
+    from huggingface_hub.errors import (
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
-    Raises huggingface_hub's and httpx's errors.
-    """
+    token = token_of(source.token, f"{field}.token", secrets)
+    try:
+        return _commit("dataset", source.path, source.revision, token)
+    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+        raise _not_there(source, field) from error
+    except (OSError, httpx.HTTPError) as error:
+        raise _not_reached(source, field, error) from error
+
+
+def model_commit(model: ModelRef, secrets: Mapping[str, str]) -> str:
+    """The commit that a model's revision means now; raises ModelUnavailable."""
+    import httpx  # noqa: PLC0415
+    from huggingface_hub.errors import HFValidationError
+
+    token = token_of(model.token, "model.token", secrets)
+    try:
+        return _commit("model", model.name_or_path, model.revision, token)
+    except (OSError, HFValidationError, httpx.HTTPError) as error:
+        raise ModelUnavailable(
+            f"the hub does not tell the revision of '{model.name_or_path}' ({_first_line(error)}): "
+            "check the name and model.revision; for a private model set model.token",
+            "model.name_or_path",
+        ) from error
+
+
+def _commit(kind: str, repository: str, revision: str | None, token: str | None) -> str:
     from huggingface_hub import HfApi
 
     if revision is not None and _COMMIT.fullmatch(revision):
@@ -62,20 +92,28 @@ def _load(source: DataSource, split: str, field: str, token: str | None) -> Any:
             source.path, source.subset, split=split, revision=source.revision, token=token
         )
     except datasets.exceptions.DatasetNotFoundError as error:
-        raise InvalidData(
-            f"{field}: the hub has no data set '{source.path}'"
-            f"{f' with revision {source.revision!r}' if source.revision else ''} that you may "
-            f"read: check the name; if it is private or gated, give {field}.token",
-            f"{field}.path",
-        ) from error
+        raise _not_there(source, field) from error
     except (ValueError, datasets.exceptions.DatasetsError, EmptyDatasetError) as error:
         raise InvalidData(f"{field}: '{source.path}': {_first_line(error)}", field) from error
     except (OSError, HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError) as error:
-        raise DataUnavailable(
-            f"{field}: the hub cannot be reached for data set '{source.path}' "
-            f"({_first_line(error)}): try again, or give the data as a file",
-            f"{field}.path",
-        ) from error
+        raise _not_reached(source, field, error) from error
+
+
+def _not_there(source: DataSource, field: str) -> InvalidData:
+    revision = f" with revision '{source.revision}'" if source.revision else ""
+    return InvalidData(
+        f"{field}: the hub has no data set '{source.path}'{revision} that you may read: check the "
+        f"name; if it is private or gated, give {field}.token",
+        f"{field}.path",
+    )
+
+
+def _not_reached(source: DataSource, field: str, error: Exception) -> DataUnavailable:
+    return DataUnavailable(
+        f"{field}: the hub cannot be reached for data set '{source.path}' "
+        f"({_first_line(error)}): try again, or give the data as a file",
+        f"{field}.path",
+    )
 
 
 def _first_line(error: Exception) -> str:

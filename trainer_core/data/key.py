@@ -21,7 +21,8 @@ def content_key(
     """sha256 over what decides the prepared rows: sources, task, policies, tokenizer, seed.
 
     `tokenizer_dir` is the model's local folder; without one the model's commit on the hub stands
-    for it. Loads no tokenizer. Raises what reaching the sources raises.
+    for it. Loads no tokenizer. Raises InvalidSpec, InvalidData, DataUnavailable or
+    ModelUnavailable where a source or the model is not there.
     """
     spec = launch.spec
     secrets = secrets or {}
@@ -57,8 +58,7 @@ def _content(source: Source, launch: Launch, secrets: Mapping[str, str]) -> list
         return s3.etags(spec.path, field)
     root = source.local()
     if root is None:
-        token = hub.token_of(spec.token, f"{field}.token", secrets)
-        sha = hub.commit("dataset", spec.path, spec.revision, token)
+        sha = hub.dataset_commit(spec, field, secrets)
         return [spec.path, sha, spec.subset, spec.split]
     # Names count: they decide how a file is read, and in which order.
     base = root if root.is_dir() else root.parent
@@ -71,8 +71,5 @@ def _tokenizer(launch: Launch, folder: Path | None, secrets: Mapping[str, str]) 
     model = launch.spec.model
     if folder is not None:
         return folder_hash(folder / (model.subfolder or ""))
-    revision = model.revision
-    if model.source == "hub":
-        token = hub.token_of(model.token, "model.token", secrets)
-        revision = hub.commit("model", model.name_or_path, revision, token)
+    revision = hub.model_commit(model, secrets) if model.source == "hub" else model.revision
     return canonical_hash([model.source, model.name_or_path, model.subfolder, revision])

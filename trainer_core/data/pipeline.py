@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from trainer_core.data.encode import Encoder, default_loss
-from trainer_core.data.formats import detect, rename, to_sample
+from trainer_core.data.formats import detect, ignored_keys, rename, to_sample
 from trainer_core.data.ledger import Ledger
 from trainer_core.data.rows import BadRow, Encoded, Place, Row, Sample
 from trainer_core.data.sources import Source
@@ -22,10 +22,11 @@ _TELL_SECONDS = 2.0
 
 @dataclass
 class Counts:
-    """What went in, for progress and the report."""
+    """What went in, for progress and the report; warnings are (code, message)."""
 
     rows: int = 0
     formats: dict[str, str] = field(default_factory=dict)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Pipeline:
@@ -59,6 +60,7 @@ class Pipeline:
             self._refuse(head, source)
         format_ = detect(readable[:_HEAD], source.spec, source.field)
         self.counts.formats[source.key] = format_
+        self._note_ignored(readable[:_HEAD], format_, source)
         loss_on = default_loss(format_, self._task.loss_on, source.field)
         for batch in _batches(chain(head, rows)):
             samples = list(self._samples(batch, format_, source))
@@ -66,6 +68,15 @@ class Pipeline:
                 if row := self._accept(place, outcome):
                     yield row
             self._report_progress()
+
+    def _note_ignored(self, rows: Iterable[Row], format_: str, source: Source) -> None:
+        renamed = (rename(row.values, source.spec.columns) for row in rows)
+        ignored = set[str]().union(*(ignored_keys(values, format_) for values in renamed))
+        if ignored:
+            names = ", ".join(f"`{name}`" for name in sorted(ignored))
+            self.counts.warnings.append(
+                ("ignored_keys", f"{source.field}: {names} of its messages are not read")
+            )
 
     def _refuse(self, head: list[Row], source: Source) -> None:
         for row in head:

@@ -101,19 +101,31 @@ def allowed_path(path: str, folders: list[str] | None, field: str) -> Path:
     if ".." in Path(path).parts or "\0" in path:
         raise outside
     roots = [Path(folder).resolve() for folder in folders]
-    inside = [c for root in roots if (c := (root / path).resolve()).is_relative_to(root)]
+    try:
+        inside = [c for root in roots if (c := (root / path).resolve()).is_relative_to(root)]
+    except (OSError, RuntimeError):  # a name too long, a link to itself
+        raise outside from None
     if not inside:
         raise outside
-    found = next((candidate for candidate in inside if candidate.exists()), inside[0])
+    found = next((candidate for candidate in inside if _is_data(candidate)), inside[0])
     return _existing(found, path, field)
 
 
 def _existing(found: Path, path: str, field: str) -> Path:
-    if not found.exists():
+    if not _is_data(found):
         raise InvalidData(
-            f"{field}.path is '{path}', but there is no such file or folder", f"{field}.path"
+            f"{field}.path is '{path}', but there is no such file or folder that can be read",
+            f"{field}.path",
         )
     return found
+
+
+def _is_data(path: Path) -> bool:
+    """Whether it is a file or folder: reading a pipe or a device might never end."""
+    try:
+        return path.is_file() or path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def files_of(root: Path, field: str) -> list[Path]:
