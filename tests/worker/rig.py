@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -180,11 +181,19 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
 def make_rig(folder: Path) -> Rig:
-    """Write a tiny model with dropout and a small data set to `folder`."""
+    """Write a tiny model with dropout and a small data set to `folder`.
+
+    The model is also in a hub's cache there, as `shop/tiny` at COMMIT.
+    """
     from tests.trainer_core.tiny import make_tiny_model
 
     make_tiny_model(folder / "model", attention_dropout=0.1)
+    cached = folder / "hub" / "hub" / "models--shop--tiny"
+    shutil.copytree(folder / "model", cached / "snapshots" / COMMIT)
     lines = [
         {"prompt": f"Where is order {n}?", "completion": f"Order {n} arrives on day {n * 7 % 31}."}
         for n in range(ROWS)
@@ -194,13 +203,15 @@ def make_rig(folder: Path) -> Rig:
 
 
 @contextmanager
-def warm_server(folder: Path) -> Iterator[Path]:
-    """A fork server; yields the path of its socket."""
+def warm_server(folder: Path, hub: Path) -> Iterator[Path]:
+    """A fork server whose hub is a cache; yields the path of its socket."""
     path = folder / "warm.sock"
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),
         "POLAR_WARM_SOCKET": str(path),
+        "HF_HOME": str(hub),
+        "HF_HUB_OFFLINE": "1",
         "AWS_SECRET_ACCESS_KEY": "must-not-be-here",
     }
     with (folder / "warm.log").open("wb") as log:

@@ -1,19 +1,33 @@
 """Jobs from submission to model on one host: real trainer, store, database and processes."""
 
+import hashlib
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from app.db import transaction
+from app.ids import new_id
 from app.jobs.service import cancel_job
 from app.settings import get_settings
 from app.storage import get_store
+from polar.stack.services import Postgres
 from tests.services import wait_until
 from tests.worker.conftest import forget
-from tests.worker.rig import HOST, Rig, host_online, make_rig, supervisors, warm_server
+from tests.worker.gate import gate
+from tests.worker.rig import (
+    COMMIT,
+    HOST,
+    Rig,
+    host_online,
+    make_rig,
+    new_secret,
+    supervisors,
+    warm_server,
+)
 from tests.worker.world import PROJECT, one, rows, run_sql
 from trainer_core.publish.manifest import verify
 from worker.proctree import is_alive
@@ -24,14 +38,14 @@ LONG = {"training": {"max_steps": 100_000}}
 
 
 @pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with warm_server(tmp_path_factory.mktemp("warm")) as path:
-        yield path
+def material(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return make_rig(tmp_path_factory.mktemp("모델 data"))
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Rig:
-    return make_rig(tmp_path_factory.mktemp("모델 data"))
+def warm(tmp_path_factory: pytest.TempPathFactory, material: Rig) -> Iterator[Path]:
+    with warm_server(tmp_path_factory.mktemp("warm"), material.folder / "hub") as path:
+        yield path
 
 
 @pytest.fixture
@@ -45,6 +59,8 @@ def rig(
         "POLAR_WARM_SOCKET": str(warm),
         "POLAR_DATA_FOLDERS": f'["{material.folder}"]',
         "POLAR_MODEL_FOLDERS": f'["{material.folder}"]',
+        "HF_HOME": str(material.folder / "hub"),
+        "HF_HUB_OFFLINE": "1",
         "POLAR_POLL": "0.05",
         "POLAR_GRACE": "10",
         "POLAR_CPU_SLOTS": str(len(os.sched_getaffinity(0))),
@@ -144,7 +160,7 @@ def test_a_cancel_while_preparing_stops_the_preparation(rig: Rig) -> None:
 
 
 def test_a8_a_killed_trainer_is_resumed_with_the_same_losses(rig: Rig) -> None:
-    steps = {"training": {"max_steps": 60}}
+    steps = {"training": {"max_steps": 30}}
     undisturbed = rig.submit(**steps)
     rig.until(undisturbed, "succeeded")
     job_id = rig.submit(**steps)
@@ -164,7 +180,7 @@ def test_a8_a_killed_trainer_is_resumed_with_the_same_losses(rig: Rig) -> None:
 
 def test_a_killed_supervisor_takes_its_trainer_along(rig: Rig) -> None:
     """The next attempt goes on from what lies on the host, whether it was uploaded or not."""
-    job_id = rig.submit(training={"max_steps": 200})
+    job_id = rig.submit(training={"max_steps": 60})
     rig.reach(job_id, 10)
     trainer, [first] = rig.trainer(job_id), rig.attempts(job_id)
     [supervisor] = supervisors(first)
@@ -172,7 +188,6 @@ def test_a_killed_supervisor_takes_its_trainer_along(rig: Rig) -> None:
     wait_until(lambda: not is_alive(trainer), timeout=5)
     written = sorted((get_settings().home / "attempts" / first / "checkpoints").glob("step-*"))
     run_sql("UPDATE checkpoints SET deleted_at = now()")  # as if none had been uploaded
-    run_sql("UPDATE jobs SET spec = jsonb_set(spec, '{training,max_steps}', '200')")
     rig.expire(first)
     rig.until(job_id, "succeeded")
     found = rows("SELECT outcome, reason FROM attempts ORDER BY number")
@@ -219,6 +234,83 @@ def test_b28_the_time_limit_ends_the_job_with_a_checkpoint(rig: Rig) -> None:
     assert found == [("time_limit", "the job ran for as long as compute.max_runtime allows")]
     assert one("SELECT count(*) FROM checkpoints") == 1
     rig.assert_clean(job_id)
+
+
+def test_b31_a_secret_reaches_the_trainer_alone(rig: Rig) -> None:
+    value = "hf_not-to-be-seen-anywhere"
+    model = {
+        "source": "hub",
+        "name_or_path": "shop/tiny",
+        "revision": COMMIT,
+        "token": {"secret": new_secret(value)},
+    }
+    job_id = rig.submit(**LONG, model=model)
+    rig.reach(job_id, 2)
+    trainer, [attempt_id] = rig.trainer(job_id), rig.attempts(job_id)
+    for pid in (trainer.pid, *supervisors(attempt_id)):
+        for name in ("environ", "cmdline"):
+            assert value.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+    # Nothing of ours is in the trainer's environment either.
+    environment = Path(f"/proc/{trainer.pid}/environ").read_bytes()
+    database = get_settings().database_url.get_secret_value()
+    for ours in (database, get_settings().s3_secret_key.get_secret_value(), "must-not-be-here"):
+        assert ours.encode() not in environment
+    cancel(job_id)
+    rig.until(job_id, "cancelled")
+    rig.assert_clean(job_id)
+    files = [path for path in get_settings().home.rglob("*") if path.is_file()]
+    assert [path for path in files if value.encode() in path.read_bytes()] == []
+    assert value not in str(rig.events(job_id))
+
+
+def test_while_the_database_is_away_the_trainer_trains_on(
+    rig: Rig, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gate(postgres.port) as door:
+        url = make_url(get_settings().database_url.get_secret_value()).set(port=door.port)
+        # Only the supervisors go through the door: this process has read its settings already.
+        monkeypatch.setenv("POLAR_DATABASE_URL", url.render_as_string(hide_password=False))
+        job_id = rig.submit(**LONG)
+        rig.reach(job_id, 4)
+        [attempt_id] = rig.attempts(job_id)
+        events = get_settings().home / "attempts" / attempt_id / "events.jsonl"
+        door.shut()
+        told, written = len(rig.losses(job_id)), events.stat().st_size
+        wait_until(lambda: events.stat().st_size > written + 5_000)
+        assert len(rig.losses(job_id)) <= told + 1  # what was being committed just then
+        door.open()
+        rig.reach(job_id, told + 20)
+        steps = sorted(rig.losses(job_id))
+        assert steps == list(range(1, len(steps) + 1))
+        cancel(job_id)
+        rig.until(job_id, "cancelled")
+        rig.assert_clean(job_id)
+
+
+def test_an_uploaded_data_set_is_fetched_and_prepared_once(rig: Rig) -> None:
+    content = (rig.folder / "train.jsonl").read_bytes()
+    dataset = new_id("ds")
+    key = f"{PROJECT}/datasets/{dataset}/v1/train.jsonl"
+    get_store().put_bytes(key, content)
+    run_sql(
+        "INSERT INTO datasets (id, project_id, name, version, source, location, file_name, size,"
+        " sha256) VALUES (:id, :project, 'shop', 1, 'upload', :key, 'train.jsonl', :size, :sha)",
+        id=dataset,
+        project=PROJECT,
+        key=key,
+        size=len(content),
+        sha=hashlib.sha256(content).hexdigest(),
+    )
+    data = {"train": [{"source": "dataset", "path": dataset}]}
+    first = rig.submit(data=data)
+    rig.until(first, "succeeded", "failed")
+    get_store().delete(key)
+    # The same rows from elsewhere: neither fetched nor tokenised again.
+    second = rig.submit(data=data)
+    rig.until(second, "succeeded", "failed")
+    assert [rig.status(each) for each in (first, second)] == ["succeeded"] * 2, rig.story(second)
+    assert one("SELECT count(DISTINCT prepared_key) FROM jobs") == 1
+    assert rig.losses(first) == rig.losses(second)
 
 
 def test_bad_data_fails_before_a_device_is_taken(rig: Rig) -> None:
