@@ -45,7 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left(world: World) -> Iterator[None]:
-    """Cancel what a failed test left open: the stack has one slot."""
+    """Cancel what a failed test left open: the stack has few slots."""
     yield
     for job in world.client.jobs(limit=50):
         if job["status"] not in TERMINAL:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.harness import GRACE, World
+from tests.e2e.harness import GRACE, SLOTS, World
 from tests.services import wait_until
 
 pytestmark = pytest.mark.train
@@ -33,12 +33,14 @@ def cancelled(world: World, job_id: str) -> None:
 
 
 def test_queued(world: World):
-    busy = world.submit(steps=100_000)
-    world.until(busy, "training")
+    busy = [world.submit(steps=100_000) for _ in range(SLOTS)]
+    for job_id in busy:
+        world.until(job_id, "training")
     waiting = world.submit()
     wait_until(lambda: "next in line" in (world.get(waiting)["waiting_for"] or ""), timeout=60)
     cancelled(world, waiting)
-    cancelled(world, busy)
+    for job_id in busy:
+        cancelled(world, job_id)
 
 
 def test_preparing_before_anybody_began(world: World):

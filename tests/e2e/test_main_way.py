@@ -79,7 +79,7 @@ def test_mlflow_has_the_finished_run_with_the_same_losses(world: World, finished
         return answer.raise_for_status().json()
 
     reference = wait_until(
-        lambda: (world.get(job["id"])["external_refs"]["mlflow"] or {}).get("run_id"), timeout=60
+        lambda: (world.get(job["id"])["external_refs"]["mlflow"] or {}).get("run_id"), timeout=240
     )
     wait_until(
         lambda: ask("runs/get", run_id=reference)["run"]["info"]["status"] == "FINISHED",

@@ -18,7 +18,7 @@ def test_kill_9_gives_the_undisturbed_runs_losses(world: World, adapter: Any):
     blocks: dict[str, Any] = {
         "task": {"packing": True},
         "checkpoint": {"save_steps": 5},
-        "steps": 40,
+        "steps": 24,
     }
     spec = world.spec(**blocks)
     spec["adapter"] = adapter
@@ -39,5 +39,5 @@ def test_kill_9_gives_the_undisturbed_runs_losses(world: World, adapter: Any):
     assert (first["outcome"], first["reason"]) == ("failed", "killed")
     assert second["resumed_step"] >= 10
     assert world.losses(killed) == world.losses(undisturbed)
-    assert len(world.losses(killed)) == 40
+    assert len(world.losses(killed)) == 24
     wait_until(lambda: not world.leftovers(killed), timeout=20)
