@@ -1,9 +1,13 @@
 """The terminal that the subcommands write to."""
 
+import sys
+
 from rich.console import Console
 from rich.markup import escape
 
-out = Console(highlight=False)
+WIDE = 200  # columns where nobody looks: programs must not get cut words
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
 err = Console(stderr=True, highlight=False)
 
 

@@ -116,8 +116,7 @@ def reap() -> None:
 
 def reap_strangers(known: set[int]) -> None:
     """Collect ended children that this process adopted, and leave those it started itself."""
-    mine = os.getpid()
-    for each in everything():
-        if each.parent == mine and each.state == _ZOMBIE and each.pid not in known:
-            with suppress(ChildProcessError):
-                os.waitpid(each.pid, os.WNOHANG)
+    looking = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    with suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, looking)) and ended.si_pid not in known:
+            os.waitpid(ended.si_pid, os.WNOHANG)

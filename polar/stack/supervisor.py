@@ -23,7 +23,8 @@ from polar.stack.processes import PORTS, WORKERS, Process, Stack
 from polar.stack.services import ServiceFailed
 from polar.stack.state import Condition, ProcessState, StackState, write_state
 
-POLL = 0.1  # seconds between two looks at a process
+POLL = 0.2  # seconds between two looks at a process
+TIDY = 2.0  # seconds between two rounds of housekeeping
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.5, 30.0
 HEALTHY = 30.0  # seconds after which a restart starts from the first back-off again
 START_TRIES = 3  # ends before the first readiness that a start survives
@@ -240,7 +241,7 @@ class Supervisor:
             self.reap()
             for each in self.processes:
                 _rotate(self.home.log(each.name))
-            await asyncio.sleep(1)
+            await asyncio.sleep(TIDY)
 
 
 def _tail(log: Path, lines: int = 5) -> str:
