@@ -86,6 +86,7 @@ class Checkpointer:
 
     def _seal(self, step: int, state: LoopState) -> Path:
         [written] = self.staging.iterdir()
+        (written / "training_args.bin").unlink(missing_ok=True)  # a pickle that nobody reads
         (written / LOOP_STATE).write_text(json.dumps(vars(state)))
         manifest = write_manifest(written, "checkpoint", step, self.hashes)
         folder = self.work / FOLDER / f"step-{step:08d}"

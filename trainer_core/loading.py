@@ -69,7 +69,16 @@ def load_causal_lm(source: ModelSource, dtype: Any, attention: str) -> Any:
             " they belong to another kind of model",
             FIELD,
         )
+    _repair_generation(model)
     return model
+
+
+def _repair_generation(model: Any) -> None:
+    """Many models come with sampling settings but without `do_sample`; saving refuses those."""
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError:
+        model.generation_config.do_sample = True
 
 
 @contextmanager

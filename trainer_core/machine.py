@@ -12,12 +12,12 @@ _FIRST_GPU = Path("/dev/nvidia0")
 
 
 def take_share(launch: Launch) -> None:
-    """Use the CPU threads and the CUDA devices that the run was given, and no others.
+    """Use the CPU threads and the first of the CUDA devices that the run was given, no others.
 
     Set explicitly: in a forked process the environment's OMP_NUM_THREADS is read too late.
     """
     quiet_libraries()
-    os.environ[_VISIBLE] = ",".join(map(str, launch.devices))
+    os.environ[_VISIBLE] = ",".join(map(str, launch.devices[:1]))
     if launch.threads is not None:
         import torch
 

@@ -68,6 +68,7 @@ class Session:
         self._stop.check()
         loaded = backend_of(spec).load(spec, self._launch.paths, self._secrets)
         _use_template(spec, loaded)
+        self._report.log(_described(loaded, data))
         self._stop.check()
         context = self._context(spec, loaded, data, hashes)
         model = self._train(context, resume)
@@ -181,6 +182,16 @@ class Session:
         lock = run_lock(spec, hashes, base, use_cpu=context.use_cpu)
         publication = Publication(spec, card, lock, context.checkpointer.hashes)
         publish_model(self._work, model, loaded, publication, self._report)
+
+
+def _described(loaded: Loaded, data: Prepared) -> str:
+    parameters = [(p.numel(), p.requires_grad) for p in loaded.model.parameters()]
+    trained = sum(count for count, is_trained in parameters if is_trained)
+    return (
+        f"{loaded.facts['architecture']}: {trained:,} of {sum(n for n, _ in parameters):,}"
+        f" parameters are trained on {data.report.trained_tokens:,} tokens in"
+        f" {len(data.train):,} rows"
+    )
 
 
 def total_steps(trainer: Any) -> int:

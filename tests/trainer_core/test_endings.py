@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import subprocess
 from typing import Any
 
 import pytest
@@ -143,6 +144,18 @@ def test_out_of_memory(world: World, zygote: Zygote) -> None:
     assert "per_device_train_batch_size" in died.result["message"]
 
 
+def _can_mount() -> bool:
+    command = ["unshare", "--user", "--map-root-user", "--mount", "true"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=10).returncode == 0
+    except OSError:
+        return False
+
+
+small_disk = pytest.mark.skipif(not _can_mount(), reason="user name spaces are refused here")
+
+
+@small_disk
 def test_a37_disk_full_names_needed_and_free_bytes(world: World, zygote: Zygote) -> None:
     """A checkpoint of the model (48,000 fp32 parameters, two AdamW states) has about 600 kB."""
     full = zygote.run(world.launch("disk"), disk=400_000)
@@ -155,6 +168,7 @@ def test_a37_disk_full_names_needed_and_free_bytes(world: World, zygote: Zygote)
     assert "checkpoints/step-00000004" not in full.told["files"]
 
 
+@small_disk
 def test_a37_disk_filled_by_others_leaves_the_old_checkpoint(world: World, zygote: Zygote) -> None:
     """There is room for one checkpoint of 600 kB beside another, then no more."""
     full = zygote.run(world.launch("disk-later"), disk=1_600_000)

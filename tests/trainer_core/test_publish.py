@@ -1,6 +1,7 @@
 """The model folder: whole, loadable, the same numbers, told honestly."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,19 @@ def test_a_published_adapter_can_be_trained_further(world: World, zygote: Zygote
     assert second.of("metrics")[-1]["eval_loss"] == pytest.approx(
         first.of("metrics")[-1]["eval_loss"], abs=1e-5
     )
+
+
+def test_contradicting_generation_settings_do_not_spoil_a_run(world: World, zygote: Zygote) -> None:
+    """Sampling settings without `do_sample` mean sampling; the library would refuse to save."""
+    folder = world.folder / "sampling"
+    shutil.copytree(world.model, folder)
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({"do_sample": False, "temperature": 0.6, "top_p": 0.9}))
+    model = {"source": "folder", "name_or_path": str(folder)}
+    run = zygote.run(world.launch("sampled", model=model, training={"max_steps": 2}))
+    assert run.code == 0, run.log
+    published = json.loads((run.work / "model/generation_config.json").read_text())
+    assert (published["do_sample"], published["temperature"]) == (True, 0.6)
 
 
 def test_modules_to_save_are_trained_and_kept(world: World, zygote: Zygote) -> None:
