@@ -1,6 +1,7 @@
 """Preparation end to end: real files and tokenizers in; a whole folder, or nothing, out."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -330,13 +331,17 @@ def test_model_that_does_not_exist(folder: Path) -> None:
     assert "/no/such model" in problem.message
 
 
-def test_data_that_does_not_exist(folder: Path, tokenizer: Any) -> None:
-    problem = refusal(tokenizer, launch(folder / "gone.jsonl"), folder)
+@pytest.mark.parametrize("name", ["gone.jsonl", "x" * 300, "nul\0.jsonl", "pipe.jsonl"])
+def test_data_that_does_not_exist(folder: Path, tokenizer: Any, name: str) -> None:
+    os.mkfifo(folder / "pipe.jsonl")
+    problem = refusal(tokenizer, launch(folder / name), folder)
     assert problem.field == "data.train[0].path"
     assert "there is no such file or folder" in problem.message
 
 
-@pytest.mark.parametrize("path", ["../secret.jsonl", "link.jsonl", "/etc/passwd", "x/../a.jsonl"])
+@pytest.mark.parametrize(
+    "path", ["../secret.jsonl", "link.jsonl", "/etc/passwd", "x/../a.jsonl", "nul\0"]
+)
 def test_path_that_climbs_out(folder: Path, tokenizer: Any, path: str) -> None:
     allowed = folder / "allowed"
     allowed.mkdir()
@@ -403,6 +408,19 @@ def test_lint_warns_of_duplicates_and_one_answer(folder: Path, tokenizer: Any) -
     report = prepare(launch(write(folder / "a.jsonl", rows)), folder / "prepared", tokenizer)
     assert [w["code"] for w in report.warnings] == ["duplicate_rows", "identical_answers"]
     assert report.warnings[0]["message"] == "6 of 12 training rows repeat another one"
+
+
+def test_a34_keys_of_messages_that_nothing_reads_are_told(folder: Path, tokenizer: Any) -> None:
+    rows = shop(3)
+    rows[1]["messages"][1]["reasoning"] = "because"
+    rows[2]["messages"][1]["name"] = None
+    report = prepare(launch(write(folder / "a.jsonl", rows)), folder / "prepared", tokenizer)
+    assert report.warnings == [
+        {
+            "code": "ignored_keys",
+            "message": "data.train[0]: `reasoning` of its messages are not read",
+        }
+    ]
 
 
 # The key

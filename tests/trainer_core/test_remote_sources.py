@@ -161,7 +161,9 @@ except TrainerError as error:
 """
 
 
-def run_prepare(given: Launch, folder: Path, hub: str, **secrets: str) -> str:
+def run_prepare(
+    given: Launch, folder: Path, hub: str, *, code: str = PREPARE, **secrets: str
+) -> str:
     """What a preparation prints; in a process, because the hub's address is read at import."""
     (folder / "work").mkdir()
     (folder / "launch.json").write_text(given.model_dump_json())
@@ -176,7 +178,7 @@ def run_prepare(given: Launch, folder: Path, hub: str, **secrets: str) -> str:
     } | ({} if hub else {"HF_HUB_OFFLINE": "1"})
     arguments = [str(folder / "launch.json"), str(folder / "work" / "prepared")]
     done = subprocess.run(
-        [sys.executable, "-c", PREPARE, *arguments],
+        [sys.executable, "-c", code, *arguments],
         env=environment,
         pass_fds=[read_end],
         capture_output=True,
@@ -258,3 +260,25 @@ def test_local_folder_is_not_read_as_a_hub_data_set(tmp_path: Path) -> None:
     kind, field, message = ending(given, tmp_path, hub="")
     assert (kind, field) == ("InvalidSpec", "data.train[0].path")
     assert "use source 'folder'" in message
+
+
+KEY = """
+import pathlib, sys
+from trainer_core.data.key import content_key
+from trainer_core.errors import TrainerError
+from trainer_core.launch import read_launch, read_secrets
+try:
+    print(content_key(read_launch(pathlib.Path(sys.argv[1])), None, read_secrets()))
+except TrainerError as error:
+    print(type(error).__name__, error.field, error.message, sep="|")
+"""
+
+
+@pytest.mark.train
+def test_key_of_what_the_hub_does_not_have(hub: str, tmp_path: Path) -> None:
+    given = launch(PRIVATE)
+    said = run_prepare(given, tmp_path, hub, code=KEY, **{"hub-token": "hf_wrong"})
+    assert said.startswith("InvalidData|data.train[0].path|data.train[0]: the hub has no data set")
+    (tmp_path / "2").mkdir()
+    said = run_prepare(given, tmp_path / "2", hub, code=KEY, **{"hub-token": "hf_right"})
+    assert said.startswith("ModelUnavailable|model.name_or_path|the hub does not tell the revision")

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from trainer_core.data.encode import Encoder, default_loss
-from trainer_core.data.formats import detect, ignored_keys, rename, to_sample
+from trainer_core.data.formats import detect, rename, to_sample
 from trainer_core.data.ledger import Ledger
+from trainer_core.data.messages import ignored_keys
 from trainer_core.data.rows import BadRow, Encoded, Place, Row, Sample
 from trainer_core.data.sources import Source
 from trainer_core.errors import InvalidData
