@@ -154,14 +154,15 @@ def delete_job(
     job_id: JobId,
     *,
     artifacts: Annotated[
-        bool, Query(description="Delete its checkpoints and models as well.")
+        bool, Query(description="Delete its artifacts and models as well.")
     ] = False,
     caller: Caller = require(Role.SUBMITTER),
 ) -> None:
-    """Delete a finished job. What it published stays unless `artifacts=true`."""
+    """Delete a finished job and its checkpoints. What it published stays, or goes as well."""
     with transaction() as session:
-        service.check_deletable(session, caller.project_id, job_id)
-    if artifacts:  # idempotent, and before the rows: an outage leaves a job that can be deleted
-        get_store().delete_prefix(f"{caller.project_id}/jobs/{job_id}/")
+        leftovers = service.prepare_deletion(
+            session, caller.project_id, job_id, artifacts=artifacts
+        )
+    service.delete_objects(get_store(), leftovers)
     with transaction() as session:
-        service.delete_job(session, caller.project_id, job_id, artifacts=artifacts)
+        service.delete_job(session, caller.project_id, job_id)

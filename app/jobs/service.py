@@ -1,5 +1,6 @@
 """What can be done with jobs; shared by routes, handlers and supervisors."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,8 +13,10 @@ from app.jobs import store, view
 from app.jobs.lifecycle import OPEN, TERMINAL, Change, Status, transition
 from app.jobs.schemas import CloneRequest, JobOut, JobPatch, RetryRequest
 from app.jobs.spec import JobSpec
-from app.jobs.submit import Origin, Submission, as_given, submit
+from app.jobs.submit import Origin, Submission, submit
 from app.models import Job, ModelVersion
+from app.registry.service import delete_files, mark_deleted
+from app.storage import Store
 from trainer_core.problems import explain
 
 _AT_ONCE = (Status.QUEUED, Status.PAUSED)
@@ -86,12 +89,42 @@ def check_deletable(session: Session, project_id: str, job_id: str) -> Job:
     return job
 
 
-def delete_job(session: Session, project_id: str, job_id: str, *, artifacts: bool) -> None:
-    """Delete the job's rows; its objects must be gone before when `artifacts` is set."""
+@dataclass(frozen=True)
+class Leftovers:
+    """What a deleted job has in the store: prefixes, and the version that goes with them."""
+
+    prefixes: list[str]
+    version: ModelVersion | None = None
+
+
+def prepare_deletion(
+    session: Session, project_id: str, job_id: str, *, artifacts: bool
+) -> Leftovers:
+    """Check that the job can go, and take its model out of the registry with `artifacts`.
+
+    Its objects go after this commit and before `delete_job`: whatever breaks off between them
+    leaves a job that can be deleted again.
+    """
     job = check_deletable(session, project_id, job_id)
-    if artifacts:
-        gone = update(ModelVersion).where(ModelVersion.job_id == job.id)
-        session.execute(gone.values(deleted_at=store.NOW))
+    if not artifacts:
+        return Leftovers(store.checkpoint_prefixes(session, job.id))
+    version = store.version_of(session, job.id)
+    if version is not None:
+        mark_deleted(session, project_id, version.name, version.version)
+    return Leftovers([f"{project_id}/jobs/{job.id}/"], version)
+
+
+def delete_objects(objects: Store, leftovers: Leftovers) -> None:
+    """Delete what is left of the job in the store; doing it again is silent."""
+    if leftovers.version is not None:
+        delete_files(objects, leftovers.version)
+    for prefix in leftovers.prefixes:
+        objects.delete_prefix(prefix)
+
+
+def delete_job(session: Session, project_id: str, job_id: str) -> None:
+    """Delete the job's rows, events and checkpoints included."""
+    job = check_deletable(session, project_id, job_id)
     session.execute(delete(Job).where(Job.id == job.id))
 
 
@@ -155,18 +188,3 @@ def merge_patch(target: Any, patch: Any) -> Any:
         else:
             merged[name] = merge_patch(merged.get(name), value)
     return merged
-
-
-__all__ = [
-    "as_given",
-    "cancel_job",
-    "check_deletable",
-    "clone_job",
-    "delete_job",
-    "find_job",
-    "merge_patch",
-    "patch_job",
-    "retry_job",
-    "show_job",
-    "submit",
-]

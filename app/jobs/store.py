@@ -62,8 +62,8 @@ WITH once AS (
         spec, resolved, warnings, max_attempts, retry_of, clone_of, start_from, last_seq)
     SELECT %(id)s, %(project_id)s, %(name)s, CAST(%(labels)s AS jsonb), %(priority)s, 'preparing',
         %(task_type)s, %(backend)s, %(target)s, CAST(%(spec)s AS jsonb),
-        CAST(%(resolved)s AS jsonb), CAST(%(warnings)s AS jsonb), %(max_attempts)s, %(retry_of)s, %(clone_of)s,
-        CAST(%(start_from)s AS jsonb), 1
+        CAST(%(resolved)s AS jsonb), CAST(%(warnings)s AS jsonb), %(max_attempts)s,
+        %(retry_of)s, %(clone_of)s, CAST(%(start_from)s AS jsonb), 1
     WHERE CAST(%(key)s AS text) IS NULL OR EXISTS (SELECT FROM once)
     RETURNING id, project_id, created_at
 ), event AS (
@@ -176,7 +176,7 @@ def companions(
     return (
         session.get(Preparation, job_id),
         session.get(MlflowRun, job_id),
-        session.scalar(select(ModelVersion).where(ModelVersion.job_id == job_id)),
+        version_of(session, job_id),
     )
 
 
@@ -187,6 +187,16 @@ def newest_checkpoint(session: Session, job_id: str) -> CheckpointRow | None:
     )
     order = query.order_by(CheckpointRow.step.desc(), CheckpointRow.created_at.desc()).limit(1)
     return session.scalar(order)
+
+
+def checkpoint_prefixes(session: Session, job_id: str) -> list[str]:
+    """Return where the job's checkpoints lie in the store."""
+    return list(session.scalars(select(CheckpointRow.prefix).where(CheckpointRow.job_id == job_id)))
+
+
+def version_of(session: Session, job_id: str) -> ModelVersion | None:
+    """Return the model version that the job published."""
+    return session.scalar(select(ModelVersion).where(ModelVersion.job_id == job_id))
 
 
 def unreleased(session: Session, job_id: str) -> list[str]:
@@ -203,9 +213,6 @@ def dependants(session: Session, job_id: str) -> list[str]:
                 AND resolved #>> '{model,name_or_path}' = :id)) LIMIT 5"""
     )
     return list(session.scalars(query, {"id": job_id}))
-
-
-NOW = func.now()
 
 
 def request_cancel(session: Session, job_id: str) -> bool:

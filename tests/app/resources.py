@@ -1,5 +1,6 @@
 """Things that examples need to exist: one maker for each path parameter."""
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -11,58 +12,58 @@ JOB = {
     "model": {"name_or_path": "org/model"},
     "data": {"train": [{"source": "hub", "path": "org/data"}]},
 }
+FILE = "model/config.json"  # the example of a file's path
 
 
-def job(api: Api) -> str:
-    """Return the id of a new queued job."""
+def job(api: Api) -> dict[str, str]:
+    """Make a queued job that keeps a file."""
     answer = api.client.post("/jobs", json=JOB)
     assert answer.status_code == 201, answer.text
-    return str(answer.json()["id"])
+    job_id = str(answer.json()["id"])
+    keep(api, job_id, FILE, b"{}")
+    return {"job_id": job_id, "path": FILE}
 
 
-def finished_job(api: Api) -> str:
-    """Return the id of a cancelled job."""
-    job_id = job(api)
-    assert api.client.post(f"/jobs/{job_id}/cancel").json()["status"] == "cancelled"
-    return job_id
+def finished_job(api: Api) -> dict[str, str]:
+    """Make a cancelled job."""
+    made = job(api)
+    assert api.client.post(f"/jobs/{made['job_id']}/cancel").json()["status"] == "cancelled"
+    return made
 
 
-def key(api: Api) -> str:
-    """Return the id of a new viewer's key."""
-    return str(api.client.post("/api-keys", json={"name": "x", "role": "viewer"}).json()["id"])
+def key(api: Api) -> dict[str, str]:
+    """Make a viewer's key."""
+    made = api.client.post("/api-keys", json={"name": "x", "role": "viewer"}).json()
+    return {"key_id": str(made["id"])}
 
 
-def secret(api: Api) -> str:
-    """Return the name of a new secret."""
+def secret(api: Api) -> dict[str, str]:
+    """Store a secret."""
     api.client.put("/secrets/example", json={"value": "0123456789"})
-    return "example"
+    return {"name": "example"}
 
 
-def dataset(api: Api) -> str:
-    """Return the id of a new data set."""
-    new = {"name": "example", "source": "hub", "location": "org/data"}
-    return str(api.client.post("/datasets", json=new).json()["id"])
+def dataset(api: Api) -> dict[str, str]:
+    """Upload a data set."""
+    query = {"name": "example", "file_name": "rows.jsonl"}
+    answer = api.client.post("/datasets", params=query, content=b'{"text": "a"}\n')
+    assert answer.status_code == 201, answer.text
+    return {"dataset_id": str(answer.json()["id"])}
 
 
-def artifact(api: Api) -> dict[str, str]:
-    """Return a job and the path of a file that it keeps."""
-    job_id, path = job(api), "model/config.json"
-    keep(api, job_id, path, b"{}")
-    return {"job_id": job_id, "path": path}
+def model(api: Api) -> dict[str, str]:
+    """Publish a model of its own."""
+    name = f"example-{secrets.token_hex(4)}"
+    made = publish(api, name, {FILE: b"{}"})
+    return {"name": name, "version": str(made.version.version), "path": FILE}
 
 
-def version(api: Api) -> dict[str, str]:
-    """Return name, version and a file of a published model."""
-    files = {"config.json": b"{}", "README.md": b"# card"}
-    made = publish(api, "example", files).version
-    return {"name": made.name, "version": str(made.version), "path": "config.json"}
-
-
-_MAKERS: dict[str, dict[str, Callable[[Api], str]]] = {
-    "/jobs": {"job_id": job},
-    "/api-keys": {"key_id": key},
-    "/secrets": {"name": secret},
-    "/datasets": {"dataset_id": dataset},
+_MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
+    "jobs": job,
+    "api-keys": key,
+    "secrets": secret,
+    "datasets": dataset,
+    "models": model,
 }
 _NEEDS_FINISHED = {("delete", "/jobs/{job_id}"), ("post", "/jobs/{job_id}/retry")}
 
@@ -70,16 +71,11 @@ _NEEDS_FINISHED = {("delete", "/jobs/{job_id}"), ("post", "/jobs/{job_id}/retry"
 def parameters(api: Api, method: str, path: str) -> dict[str, str]:
     """Return the path parameters of an operation, each naming something that exists."""
     if (method, path) in _NEEDS_FINISHED:
-        return {"job_id": finished_job(api)}
-    if path.startswith("/models/"):
-        return version(api)
-    if path.startswith("/jobs/{job_id}/artifacts"):
-        return artifact(api)
-    makers = _MAKERS.get("/" + path.split("/")[1], {})
-    return {name: make(api) for name, make in makers.items() if f"{{{name}" in path}
+        return finished_job(api)
+    return _MAKERS[path.split("/")[1]](api) if "{" in path else {}
 
 
 def form(value: Any) -> dict[str, Any]:
-    """Return httpx arguments for an example of a form with a file."""
-    fields = {name: text for name, text in value.items() if name != "file"}
-    return {"files": {"file": ("example.jsonl", value["file"])}, "data": fields}
+    """Return httpx arguments for an example of a form whose field `file` is a file."""
+    fields = dict(value)
+    return {"files": {"file": ("rows.jsonl", fields.pop("file"))}, "data": fields}

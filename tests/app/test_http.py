@@ -203,6 +203,18 @@ def test_capabilities_name_every_combination_and_schema(api: Api) -> None:
     assert found["job_schema"]["required"] == ["task", "model", "data"]
 
 
+def test_a_lost_connection_costs_one_request_at_most(api: Api) -> None:
+    """The database drops every connection, as in a restart."""
+    api.client.get("/jobs")
+    end = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE application_name = 'polar' AND datname = current_database()"""
+    assert api.rows(end)
+    first = api.client.get("/jobs")
+    assert first.status_code in (200, 503)
+    assert "Traceback" not in first.text
+    assert [api.client.get("/jobs").status_code for _ in range(5)] == [200] * 5
+
+
 def test_a_client_that_hangs_up_mid_body_leaves_no_trace(api: Api) -> None:
     place = urlsplit(api.url)
     head = f"POST /jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n"

@@ -11,6 +11,7 @@ from app.keys.schemas import NewKey
 from app.keys.service import create_key
 from polar.stack.services import SeaweedFS
 from tests.app.server import Api
+from tests.app.stored import keep, publish, store_of
 from tests.services import wait_until
 
 SPEC = {
@@ -358,6 +359,34 @@ def test_delete_with_artifacts_empties_the_jobs_prefix(api: Api, seaweed: Seawee
     assert api.client.delete(f"/jobs/{emptied}", params={"artifacts": True}).status_code == 204
     left = client.list_objects_v2(Bucket=bucket, Prefix="prj_default/jobs/").get("Contents", [])
     assert [o["Key"] for o in left] == [f"prj_default/jobs/{kept}/a/model/x"]
+
+
+def test_delete_with_artifacts_takes_the_model_out_of_the_registry(api: Api) -> None:
+    made = publish(api, "doomed", {"config.json": b"{}"})
+    user = submit(api, model={"source": "registry", "name_or_path": "doomed"})
+    for step in ("provisioning", "running", "finalizing", "succeeded"):
+        api.write(
+            """UPDATE jobs SET status = :s,
+            finished_at = CASE WHEN :s = 'succeeded' THEN now() END WHERE id = :id""",
+            s=step,
+            id=made.job_id,
+        )
+    refused = api.client.delete(f"/jobs/{made.job_id}", params={"artifacts": True})
+    assert (refused.status_code, refused.json()["code"]) == (409, "model_in_use")
+    api.client.post(f"/jobs/{user['id']}/cancel")
+    assert api.client.delete(f"/jobs/{made.job_id}", params={"artifacts": True}).status_code == 204
+    assert api.client.get("/models/doomed/versions").status_code == 404
+    assert list(store_of(api).list_objects("prj_default/models/doomed/")) == []
+
+
+def test_delete_keeps_artifacts_but_not_checkpoints(api: Api) -> None:
+    job_id = _finished(api, "succeeded")
+    store, prefix = store_of(api), _checkpoint(api, job_id, 4)
+    store.put_bytes(f"{prefix}weights", b"1")
+    keep(api, job_id, "model/config.json", b"{}")
+    assert api.client.delete(f"/jobs/{job_id}").status_code == 204
+    left = [item.key for item in store.list_objects(f"prj_default/jobs/{job_id}/")]
+    assert left == [f"prj_default/jobs/{job_id}/att/model/config.json"]
 
 
 def _checkpoint(api: Api, job_id: str, step: int) -> str:
