@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -74,4 +75,6 @@ def _spawn(argv: list[str], log: Path) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    # Collected when it ends: this process may live for months.
+    threading.Thread(target=process.wait, name="supervisor", daemon=True).start()
     return process.pid

@@ -26,6 +26,7 @@ from worker.registration import host_id
 from worker.supervisor_attempt import AttemptSupervisor
 from worker.supervisor_prepare import PreparationSupervisor
 
+NAME = "polar-lease"  # by which the embedded stack finds us when it is stopped
 _log = logging.getLogger(__name__)
 _CLAIM_PATIENCE = 60.0
 PROCESS_NAME = "polar-lease"
@@ -35,6 +36,7 @@ PROCESS_NAME = "polar-lease"
 def main(arguments: Sequence[str]) -> int:
     """`attempt ID` or `prepare ID`: claim it and see it through, unless someone else has it."""
     write_json_lines()
+    Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
     kind, identifier = arguments
     Path("/proc/self/comm").write_text(PROCESS_NAME, encoding="ascii")
     _log.info("supervisor of %s", identifier)

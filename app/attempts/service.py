@@ -236,22 +236,29 @@ def _end(session: Session, held: Held, ending: Ending) -> Status:
     if held.cancel:
         transition(session, held.job_id, Status.CANCELLED)
         return Status.CANCELLED
-    if RULES[ending.reason].retried and held.number < held.max_attempts:
-        _requeue(session, held, ending)
+    used = session.execute(_USED, {"job_id": held.job_id}).scalar_one()
+    retried = RULES[ending.reason].retried
+    if retried and used < held.max_attempts:
+        _requeue(session, held, ending, used)
         return Status.QUEUED
-    change = Change(reason=ending.reason, message=_last_words(held, ending))
-    transition(session, held.job_id, Status.FAILED, change)
+    last = f" (attempt {used} of {held.max_attempts}, the last)"
+    message = ending.message + (last if retried and held.max_attempts > 1 else "")
+    transition(session, held.job_id, Status.FAILED, Change(reason=ending.reason, message=message))
     return Status.FAILED
 
 
-def _last_words(held: Held, ending: Ending) -> str:
-    if RULES[ending.reason].retried and held.max_attempts > 1:
-        return f"{ending.message} (attempt {held.number} of {held.max_attempts}, the last)"
-    return ending.message
+# Stopping a host for a while must not use a job up: what was interrupted after it had come further
+# is not counted.
+_USED = text(
+    """
+    SELECT count(*) FROM attempts WHERE job_id = :job_id AND finished_at IS NOT NULL
+        AND NOT (outcome = 'interrupted' AND coalesce(last_step, 0) > coalesce(resumed_step, 0))
+    """
+)
 
 
-def _requeue(session: Session, held: Held, ending: Ending) -> None:
-    wait = min(get_settings().retry_base * 2 ** (held.number - 1), LONGEST_BACKOFF)
+def _requeue(session: Session, held: Held, ending: Ending, used: int) -> None:
+    wait = min(get_settings().retry_base * 2 ** max(used - 1, 0), LONGEST_BACKOFF)
     data: dict[str, Any] = {
         "event": "interrupted",
         "number": held.number,
@@ -260,7 +267,7 @@ def _requeue(session: Session, held: Held, ending: Ending) -> None:
         "retry_in_seconds": wait,
     }
     append_events(session, held.job_id, [{"type": "attempt", "data": data}], held.attempt_id)
-    waiting = f"attempt {held.number + 1} of {held.max_attempts} after {ending.reason.value}"
+    waiting = f"another attempt after {ending.reason.value}; {used} of {held.max_attempts} used"
     change = Change(waiting_for=waiting, retry_after=wait)
     transition(session, held.job_id, Status.QUEUED, change)
     wake(session, "jobs")

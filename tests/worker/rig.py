@@ -141,8 +141,9 @@ class Rig:
     def assert_clean(self, job_id: str) -> None:
         """Nothing of the job runs any more, and its devices are free."""
         wait_until(lambda: not supervisors(job_id, *self.attempts(job_id)))
-        left = [p for each in (job_id, *self.attempts(job_id)) for p in marked(each)]
-        assert left == []
+        home = get_settings().home
+        assert [pid for pid in _pids() if _stdout(pid).is_relative_to(home)] == []
+        assert [p for each in self.attempts(job_id) for p in marked(each)] == []
         for attempt_id in self.attempts(job_id):
             note = get_settings().home / "attempts" / attempt_id / "run.json"
             if note.exists():

@@ -421,6 +421,25 @@ def test_back_off_doubles(settings: Settings) -> None:
     assert waits == pytest.approx([base, 2 * base, 4 * base])
 
 
+def test_an_interruption_after_progress_uses_no_attempt_up() -> None:
+    job_id, claim = claimed(max_attempts=2)
+    stop = Ending("interrupted", FailureReason.INTERRUPTED, "the host is stopped", 75)
+    for step in (5, 9, 12):
+        events = [event(1, "phase", phase="training"), event(2, "metrics", step=step, loss=1.0)]
+        ingest(claim, *events)
+        assert do(service.finish, claim.attempt_id, claim.token, stop) is Status.QUEUED
+        do(service.release, claim.attempt_id)
+        run_sql("UPDATE jobs SET not_before = NULL")
+        claim = do(service.claim, do(service.reserve, job_id, HOST, [0]), HOST, "n")
+        ingest(claim, event(1, "resumed", step=step))
+    # Twice without a new step: that counts, or a poisoned job would go on for ever.
+    assert do(service.finish, claim.attempt_id, claim.token, stop) is Status.QUEUED
+    do(service.release, claim.attempt_id)
+    run_sql("UPDATE jobs SET not_before = NULL")
+    claim = do(service.claim, do(service.reserve, job_id, HOST, [0]), HOST, "n")
+    assert do(service.finish, claim.attempt_id, claim.token, stop) is Status.FAILED
+
+
 def test_b11_a_reason_that_is_the_jobs_own_is_not_retried() -> None:
     job_id, claim = claimed()
     assert end(claim, FailureReason.OUT_OF_MEMORY) is Status.FAILED

@@ -1,6 +1,7 @@
 """Jobs from submission to model on one host: real trainer, store, database and processes."""
 
 import hashlib
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
+from app.artifacts.manifest import read_manifest
 from app.db import transaction
 from app.ids import new_id
 from app.jobs.service import cancel_job
 from app.settings import get_settings
 from app.storage import get_store
-from polar.stack.services import Postgres
+from polar.stack.services import Postgres, SeaweedFS
 from tests.services import wait_until
 from tests.worker.conftest import forget
 from tests.worker.gate import gate
@@ -149,14 +151,21 @@ def test_a32_b25_a_cancel_leaves_no_process(rig: Rig, phase: str) -> None:
     rig.assert_clean(job_id)
 
 
-def test_a_cancel_while_preparing_stops_the_preparation(rig: Rig) -> None:
-    job_id = rig.submit()
-    rig.step()
+def test_a_cancel_while_preparing_kills_the_preparation(rig: Rig) -> None:
+    big = rig.folder / "big.jsonl"
+    line = json.dumps({"prompt": "Where is it? " * 20, "completion": "It is here. " * 20})
+    big.write_text(f"{line}\n" * 50_000)
+    job_id = rig.submit(data={"train": [{"source": "folder", "path": str(big)}]})
+    output = get_settings().home / "preparations" / job_id / "output.log"
+    rig.when(job_id, output.exists)
     cancel(job_id)
     assert rig.status(job_id) == "cancelled"
-    wait_until(lambda: one("SELECT status FROM preparations") in ("waiting", "failed"))
+    wait_until(lambda: one("SELECT status FROM preparations") == "failed", timeout=10)
     rig.assert_clean(job_id)
     assert rows("SELECT id FROM attempts") == []
+    assert not output.parent.exists()
+    left = [path for path in (get_settings().home / "prepared").iterdir() if path.is_dir()]
+    assert left == []
 
 
 def test_a8_a_killed_trainer_is_resumed_with_the_same_losses(rig: Rig) -> None:
@@ -285,6 +294,23 @@ def test_while_the_database_is_away_the_trainer_trains_on(
         cancel(job_id)
         rig.until(job_id, "cancelled")
         rig.assert_clean(job_id)
+
+
+def test_a_store_that_is_away_for_a_while_loses_nothing(
+    rig: Rig, seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gate(int(seaweed.endpoint.rpartition(":")[2])) as door:
+        monkeypatch.setenv("POLAR_S3_ENDPOINT", f"http://127.0.0.1:{door.port}")
+        job_id = rig.submit()
+        rig.reach(job_id, 1)
+        door.shut()
+        [attempt_id] = rig.attempts(job_id)
+        wait_until((get_settings().home / "attempts" / attempt_id / "exit.json").exists)
+        door.open()
+        assert rig.until(job_id, "succeeded", "failed") == "succeeded", rig.story(job_id)
+    [(prefix, sha256)] = rows("SELECT prefix, manifest_sha256 FROM model_versions")
+    assert read_manifest(get_store(), prefix, sha256).kind == "model"
+    rig.assert_clean(job_id)
 
 
 def test_an_uploaded_data_set_is_fetched_and_prepared_once(rig: Rig) -> None:
