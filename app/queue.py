@@ -58,8 +58,9 @@ class _Nudger:
 
 
 def _publish(job_ids: list[str]) -> None:
+    client = _client()  # kept: it closes its connections when nobody holds it
     try:
-        with _client().pipeline(transaction=False) as pipeline:
+        with client.pipeline(transaction=False) as pipeline:
             for job_id in job_ids:
                 pipeline.publish(NUDGE_CHANNEL, job_id)
             pipeline.execute()
@@ -78,3 +79,9 @@ def nudge(job_id: str) -> None:
             if not _nudger or _nudger[0].pid != os.getpid():
                 _nudger[:] = [_Nudger()]
     _nudger[0].put(job_id)
+
+
+def flush() -> None:
+    """Publish what waits, for a moment at most: for processes that end without atexit."""
+    for each in _nudger:
+        each.close()

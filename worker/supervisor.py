@@ -16,6 +16,7 @@ from types import FrameType
 from app.attempts import service as attempts
 from app.journal import write_json_lines
 from app.preparations import service as preparations
+from app.queue import flush
 from app.settings import Settings, get_settings
 from app.storage import get_store
 from worker.durably import durably
@@ -42,7 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     _log.info("supervisor of %s", identifier)
     settings = get_settings()
     work = {"attempt": supervise_attempt, "prepare": supervise_preparation}[kind]
-    work(settings, identifier)
+    try:
+        work(settings, identifier)
+    finally:
+        flush()
     return 0
 
 
