@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import app.db
-import app.queue
 import app.settings
 import app.storage
 from app.settings import Settings
@@ -14,16 +13,13 @@ from tests.services import S3
 
 
 def forget() -> None:
-    """Make the next reader of settings, engine, broker or store see the present environment."""
+    """Make the next reader of settings, engine or store see the present environment."""
     if app.db.get_engine.cache_info().currsize:
         app.db.get_engine().dispose()
-    for cached in (
-        app.settings.get_settings,
-        app.db.get_engine,
-        app.queue._client,
-        app.storage.get_store,
-    ):
-        cached.cache_clear()
+    for module in (app.settings, app.db, app.storage):
+        for cached in vars(module).values():
+            if hasattr(cached, "cache_clear"):
+                cached.cache_clear()
 
 
 @pytest.fixture
