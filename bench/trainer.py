@@ -94,6 +94,7 @@ def bare(case: Case, name: str) -> Run:
             learning_rate=1e-3,
             max_steps=case.total,
             lr_scheduler_type="cosine",
+            optim="adamw_torch_fused",
             warmup_steps=0.1,
             logging_steps=1,
             save_steps=case.save_at,
@@ -144,6 +145,7 @@ def _launch(case: Case, name: str) -> Launch:
             "per_device_train_batch_size": BATCH,
             "gradient_accumulation_steps": 1,
             "gradient_checkpointing": False,
+            "optim": "adamw_torch_fused",  # what a bare script gets by default
         },
         "precision": "fp32",
         "checkpoint": {"save_steps": case.save_at},

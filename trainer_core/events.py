@@ -4,6 +4,7 @@ import json
 import math
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,8 @@ EventType = Literal[
     "phase", "progress", "metrics", "log", "warning", "checkpoint", "resumed", "artifact", "result"
 ]
 EVENT_TYPES: tuple[str, ...] = get_args(EventType)
+_DECIDE_NOTHING = ("progress", "metrics")
+_SYNC_SECONDS = 1.0
 
 
 class RunEvent(BaseModel):
@@ -44,6 +47,7 @@ class EventWriter:
         self._lock = threading.Lock()
         self._file = path.open("ab")
         self._n = self._recover(path)
+        self._next_sync = 0.0
 
     def _recover(self, path: Path) -> int:
         content = path.read_bytes()
@@ -53,13 +57,18 @@ class EventWriter:
         return content.count(b"\n")
 
     def emit(self, kind: EventType, /, **data: Any) -> RunEvent:
-        """Write one event and fsync it; returns the event."""
+        """Write one event and fsync it; returns the event.
+
+        Metrics and progress, which nothing is decided by, wait up to a second to be synced
+        together: a busy disk would hold up every step.
+        """
         with self._lock:
             event = RunEvent(n=self._n + 1, time=datetime.now(UTC), type=kind, data=finite(data))
             self._file.write(event.model_dump_json().encode() + b"\n")
             self._file.flush()
-            if kind != "progress":
+            if kind not in _DECIDE_NOTHING or time.monotonic() >= self._next_sync:
                 os.fsync(self._file.fileno())
+                self._next_sync = time.monotonic() + _SYNC_SECONDS
             self._n = event.n
         return event
 
