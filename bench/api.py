@@ -181,7 +181,7 @@ def serving(folder: Path) -> Iterator[tuple[Bare, OverHttp, psutil.Process]]:
             "POLAR_DATABASE_URL": postgres.url(),
             "POLAR_BROKER_URL": valkey.url,
             "POLAR_PORT": str(ports[2]),
-            "PYTHONPATH": os.environ.get("BENCH_PATH", "") + str(ROOT),
+            "PYTHONPATH": str(ROOT),
         }
         _run_app("migrate", variables)
         key = _run_app("first-key", variables)
