@@ -1,0 +1,60 @@
+"""The README's session with curl, word for word, against the running stack."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polar.manifest import verify
+from tests.e2e.harness import World
+from tests.services import ROOT
+
+pytestmark = pytest.mark.train
+
+SESSION = re.compile(r"<!-- session -->\n```bash\n(.*?)```\n<!-- end of session -->", re.DOTALL)
+
+
+@pytest.fixture
+def checkout(world: World, tmp_path: Path) -> Path:
+    """A folder that looks like the project after `make run`, with a tiny model in its place."""
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    model = world.home.path / "models" / "SmolLM2-135M-Instruct"
+    shutil.copytree(world.model, model, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_the_curl_session_works_word_for_word(world: World, checkout: Path):
+    found = SESSION.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert found is not None
+    script = found.group(1) + '\necho; echo "job: $job"\n'
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(checkout),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": str(ROOT),
+        "POLAR_HOME": str(world.home.path),
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    frames = [json.loads(line[6:]) for line in done.stdout.splitlines() if line[:6] == "data: "]
+    assert frames[-1]["type"] == "end"
+    assert frames[-1]["status"] == "succeeded"
+    losses = [f["data"]["loss"] for f in frames if f["type"] == "metrics" and "loss" in f["data"]]
+    assert len(losses) == 20
+    job = done.stdout.rsplit("job: ", 1)[1].strip()
+    assert world.get(job)["name"] == "my-first-job"
+    assert verify(checkout / "model") == len(list((checkout / "model").iterdir())) - 1
