@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,11 +186,13 @@ def _description(process: psutil.Process) -> str:
 
 
 @contextmanager
-def running_stack(folder: Path, model: Path, data: Path) -> Iterator[World]:
+def running_stack(
+    folder: Path, model: Path, data: Path, settings: Mapping[str, str] = SETTINGS
+) -> Iterator[World]:
     """Start the stack on `folder`, and end it with everything that it started."""
     home = Home(folder)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in SETTINGS.items():
+        for name, value in settings.items():
             patch.setenv(name, value)
         patch.setenv("POLAR_MODEL_FOLDERS", json.dumps([str(model.parent)]))
         patch.setenv("POLAR_DATA_FOLDERS", json.dumps([str(data)]))
