@@ -30,6 +30,7 @@ LIMIT = 0.98
 WARM_UP = 10
 BATCH = 4
 LENGTHS = (100, 140)
+ROWS_FILE = "rows.json"  # in a case's folder: rows to train instead of random ones
 LORA = {"type": "lora", "r": 8, "lora_alpha": 16, "lora_dropout": 0.05}
 _SAME_LOSS = 1e-3
 
@@ -165,6 +166,9 @@ def _launch(case: Case, name: str) -> Launch:
 
 
 def _rows(case: Case) -> list[dict[str, list[int]]]:
+    given = case.folder / ROWS_FILE
+    if given.exists():
+        return list(json.loads(given.read_text()))
     low, high = LENGTHS
     return random_rows(case.total * BATCH, low=low, high=high)
 
@@ -241,9 +245,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if good else 1
 
 
-def _make(case: Case) -> None:
+def make_model(case: Case) -> None:
+    """Write the model unless it is there."""
     if not case.model.exists():
         make_tiny_model(case.model, hidden_size=256, layers=6, vocab_size=8192)
+
+
+def _make(case: Case) -> None:
+    make_model(case)
     write_prepared(case.folder / "prepared", _rows(case))
 
 
