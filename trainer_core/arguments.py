@@ -4,9 +4,6 @@ from typing import Any
 
 from trainer_core.context import TrainContext
 
-OPTIMIZER_STATES = {"adamw_torch": 2, "adamw_torch_fused": 2, "adafactor": 1, "sgd": 0}
-"""Values that an optimizer keeps per trainable parameter."""
-
 
 def loop_arguments(context: TrainContext) -> dict[str, Any]:
     """Keyword arguments for a TrainingArguments class; logging, evaluation and saving are ours."""

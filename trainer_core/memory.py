@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from trainer_core.spec import TrainSpec
 
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-_STATES = {"adamw_torch": 2, "adamw_torch_fused": 2, "adafactor": 1, "sgd": 0}
+OPTIMIZER_STATES = {"adamw_torch": 2, "adamw_torch_fused": 2, "adafactor": 1, "sgd": 0}
+"""Values that an optimizer keeps per trainable parameter."""
 _LORA_SHARE_PER_RANK = 0.0006  # trained share of a model per LoRA rank, all linear layers
 _WIDTH_PER_LAYER = 128  # models are about 128 times as wide as they have layers
 _ACTIVATIONS_PER_LAYER = 17  # values kept per token, layer and unit of width
@@ -33,7 +34,9 @@ def memory_need(spec: TrainSpec, parameters: int) -> Need:
     compute = _BYTES[spec.precision]
     share = 1.0 if spec.adapter is None else min(1.0, _LORA_SHARE_PER_RANK * spec.adapter.r)
     # Trained weights have gradients and optimizer states in fp32 beside them.
-    per_trained = 4 * (1 + _STATES[spec.training.optim]) + (0 if spec.adapter is None else 4)
+    per_trained = 4 * (1 + OPTIMIZER_STATES[spec.training.optim]) + (
+        0 if spec.adapter is None else 4
+    )
     fixed = parameters * (weight + share * per_trained)
     width = (parameters * _WIDTH_PER_LAYER / 12) ** (1 / 3)
     layers = width / _WIDTH_PER_LAYER

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer_core.arguments import OPTIMIZER_STATES
 from trainer_core.backend import backend_of
 from trainer_core.callbacks import Flow
 from trainer_core.capabilities import check
@@ -25,6 +24,7 @@ from trainer_core.events import EventType
 from trainer_core.identity import spec_hash
 from trainer_core.loading import files_of, load_tokenizer
 from trainer_core.machine import detect_hardware, take_share
+from trainer_core.memory import OPTIMIZER_STATES
 from trainer_core.model_source import local_parameters, locate
 from trainer_core.prepare import content_key, prepare
 from trainer_core.publish.card import CardFacts

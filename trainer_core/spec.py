@@ -122,7 +122,7 @@ class Training(Strict):
     per_device_train_batch_size: int | None = Field(None, ge=1, le=65_536)
     per_device_eval_batch_size: int | None = Field(None, ge=1, le=65_536)
     gradient_accumulation_steps: int | None = Field(None, ge=1, le=65_536)
-    optim: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd"] = "adamw_torch"
+    optim: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd"] = "adamw_torch_fused"
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     adam_epsilon: float = Field(1e-8, gt=0)

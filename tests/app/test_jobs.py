@@ -34,7 +34,7 @@ def test_submit_writes_everything_at_once(api: Api) -> None:
     job = answer.json()
     assert (answer.status_code, answer.headers["location"]) == (201, f"/jobs/{job['id']}")
     assert (job["status"], job["phase"], job["spec"]) == ("queued", "preparing", SPEC)
-    assert job["resolved"]["training"]["optim"] == "adamw_torch"
+    assert job["resolved"]["training"]["optim"] == "adamw_torch_fused"
     events = api.rows("SELECT seq, type, data FROM job_events WHERE job_id = :id", id=job["id"])
     assert events == [(1, "status", {"status": "queued", "phase": "preparing"})]
     assert api.rows("SELECT status FROM preparations WHERE job_id = :id", id=job["id"]) == [
