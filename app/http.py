@@ -129,7 +129,7 @@ def _parameter_problem(error: dict[str, Any]) -> FieldProblem:
     )
 
 
-async def refuse_unknown_query(request: Request) -> None:
+def refuse_unknown_query(request: Request) -> None:
     """Refuse query parameters that the route does not know, naming the nearest one."""
     route = request.scope.get("route")
     dependant = getattr(route, "dependant", None)

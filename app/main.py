@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, FastAPI
 
 from app import docs, openapi
 from app.artifacts.routes import router as artifacts
@@ -17,7 +17,7 @@ from app.datasets.routes import router as datasets
 from app.events.feed import Feed
 from app.events.routes import router as events
 from app.health.routes import router as health
-from app.http import handle_errors, refuse_unknown_query
+from app.http import handle_errors
 from app.jobs.routes import router as jobs
 from app.keys.routes import router as keys
 from app.logs.routes import router as logs
@@ -72,7 +72,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version=importlib.metadata.version("polar-trainer"),
         description="Submit training jobs, watch them, and fetch what they made.",
         lifespan=partial(_lifespan, settings),
-        dependencies=[Depends(refuse_unknown_query)],
         openapi_url=None,
         docs_url=None,
         redoc_url=None,

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from app.auth import OPEN_PATHS
 from app.problem import MEDIA_TYPE, Problem
 
 _COMMON = {
@@ -17,6 +18,7 @@ _COMMON = {
     "422": "One or more fields are wrong; `errors` points at each",
     "503": "Database, broker or store does not answer; `Retry-After` says when to retry",
 }
+_KEY = {"type": "http", "scheme": "bearer", "description": "An API key: `polar_…`."}
 _SCHEMA = {"$ref": "#/components/schemas/Problem"}
 
 
@@ -31,8 +33,11 @@ def describe(app: FastAPI) -> dict[str, Any]:
     schemas["Problem"] = problem
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    for item in document["paths"].values():
+    document["components"]["securitySchemes"] = {"ApiKey": _KEY}
+    for path, item in document["paths"].items():
         for operation in item.values():
+            if path not in OPEN_PATHS:
+                operation["security"] = [{"ApiKey": []}]
             _describe_errors(operation)
     return document
 

@@ -63,9 +63,9 @@ def _process(command: spawn.Command, log: Path) -> Iterator[subprocess.Popen[byt
 class Bare:
     """The least code that does the same: one transaction of the same rows, then `send_task`."""
 
-    def __init__(self, dsn: str, broker: str, resolved: dict[str, object]) -> None:
+    def __init__(self, dsn: str, broker: str, answer: dict[str, object]) -> None:
         self._dsn = dsn
-        self._resolved = resolved
+        self._answer, self._resolved = answer, answer["resolved"]
         self._local = threading.local()
         self._celery = celery.Celery(broker=broker)
         self._celery.conf.broker_pool_limit = 64
@@ -80,7 +80,7 @@ class Bare:
             cursor.execute(
                 """INSERT INTO idempotency_keys (project_id, key, body_hash, status_code, response)
                 VALUES ('prj_default', %s, 'hash', 201, %s)""",
-                [secrets.token_hex(8), Jsonb({"id": job_id, "resolved": self._resolved})],
+                [secrets.token_hex(8), Jsonb({**self._answer, "id": job_id})],
             )
             cursor.execute(
                 """INSERT INTO jobs (id, project_id, name, labels, phase, task_type, backend,
@@ -189,9 +189,9 @@ def serving(folder: Path) -> Iterator[tuple[Bare, OverHttp, psutil.Process]]:
         process = stack.enter_context(_process(serve, folder / "api.log"))
         wait_ready(lambda: _answers(ports[2]), "the API", timeout=60)
         memory = psutil.Process(process.pid)
-        resolved = _resolved(ports[2], key)
+        answer = _first_answer(ports[2], key)
         dsn = postgres.url().replace("postgresql+psycopg://", "postgresql://")
-        yield Bare(dsn, valkey.url, resolved), OverHttp(ports[2], key), memory
+        yield Bare(dsn, valkey.url, answer), OverHttp(ports[2], key), memory
 
 
 def _answers(port: int) -> bool:
@@ -205,11 +205,11 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-def _resolved(port: int, key: str) -> dict[str, object]:
+def _first_answer(port: int, key: str) -> dict[str, object]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     connection.request("POST", "/jobs", json.dumps(SPEC), headers)
-    found: dict[str, object] = json.loads(connection.getresponse().read())["resolved"]
+    found: dict[str, object] = json.loads(connection.getresponse().read())
     connection.close()
     return found
 

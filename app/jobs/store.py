@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, func, or_, select, text
 from sqlalchemy.orm import Session
 
-from app.db import touch
 from app.models import Attempt, CheckpointRow, Job, MlflowRun, ModelVersion, Preparation, Worker
 
 
@@ -84,7 +83,8 @@ def insert_job(
 ) -> datetime | None:
     """Write a queued job with its first event, preparation and hint; return its creation time.
 
-    `answer` is remembered under the idempotency key. None: that key was used before.
+    `answer` is remembered under the idempotency key. None: that key was used before. No nudge:
+    nobody follows a job that nobody knows yet, and streams over all jobs look once a second.
     """
     values = {
         **{name: getattr(job, name) for name in _PLAIN},
@@ -97,7 +97,6 @@ def insert_job(
     row = session.connection().exec_driver_sql(_INSERT, values).first()
     if row is None:
         return None
-    touch(session, job.id)
     created: datetime = row[0]
     return created
 

@@ -116,14 +116,19 @@ CREATE TRIGGER guard BEFORE UPDATE ON attempts
     FOR EACH ROW EXECUTE FUNCTION polar_guard_attempt();
 """
 
-# Hints and waiting work wake the reconciler at the commit, not at its next look.
+# Hints wake the reconciler at the commit, not at its next look. Commits that notify queue up behind
+# one lock of the whole server, so only the hint that finds no other waiting does: behind a waiting
+# one the relay is awake already, or looks again within its poll.
 WAKE = """
 CREATE FUNCTION polar_wake() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pg_notify('polar_work', TG_TABLE_NAME);
+    IF NOT EXISTS (SELECT FROM outbox WHERE id < (SELECT min(id) FROM added)) THEN
+        PERFORM pg_notify('polar_work', TG_TABLE_NAME);
+    END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER wake AFTER INSERT ON outbox FOR EACH STATEMENT EXECUTE FUNCTION polar_wake();
+CREATE TRIGGER wake AFTER INSERT ON outbox REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION polar_wake();
 """
 
 CHECKS = """
