@@ -6,11 +6,13 @@ threads of this process and nothing long ever hangs on the broker.
 """
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from celery import Celery
-from celery.signals import setup_logging
+from celery.platforms import SecurityWarning
+from celery.signals import setup_logging, worker_ready
 from kombu.exceptions import OperationalError
 
 from app.outbox import CONTROL_QUEUE, PREPARE_QUEUE, host_queue
@@ -86,22 +88,29 @@ def run_worker(role: Role) -> int:
     """Read this role's queue until SIGTERM; registers the process meanwhile."""
     settings = get_settings()
     setup_logging.connect(keep_our_logging)
+    # Its danger is pickled messages, which we refuse; containers and small machines run as root.
+    warnings.simplefilter("ignore", SecurityWarning)
     app = with_handlers(make_app(settings))
     if role != "control":  # control touches no files of attempts
         keep_tidy(settings)
-    with Registration(settings, role) as registration:
-        queue = queue_of(role, registration.who.id)
-        worker = app.Worker(
-            hostname=f"{role}@{registration.who.id}",
-            pool_cls="threads",
-            concurrency=CONCURRENCY,
-            queues=[queue],
-            loglevel="WARNING",
-            quiet=True,
-            without_gossip=True,
-            without_mingle=True,
-        )
+    registration = Registration(settings, role)
+    # Only a worker that reads its queue, and that a SIGTERM ends in order, says that it lives.
+    worker_ready.connect(lambda **_: registration.start(), weak=False)
+    queue = queue_of(role, registration.who.id)
+    worker = app.Worker(
+        hostname=f"{role}@{registration.who.id}",
+        pool_cls="threads",
+        concurrency=CONCURRENCY,
+        queues=[queue],
+        loglevel="WARNING",
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+    )
+    try:
         worker.start()
+    finally:
+        registration.stop()
     return int(worker.exitcode or 0)
 
 

@@ -211,7 +211,7 @@ def unregister(session: Session, who: Identity, offline_after: float) -> None:
 
 
 class Registration:
-    """Registers on entry, renews from a thread, and takes the row back on exit.
+    """Registers and renews from a thread, and takes the row back at the end; a context or by hand.
 
     While Postgres is away the thread goes on trying: the process itself is not disturbed.
     """
@@ -224,8 +224,21 @@ class Registration:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 
+    def start(self) -> None:
+        """Register from now on; starting again is silent."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Take the row back, if there is one; waits for the database as long as a renewal does."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=2 * self._every)
+            with _tolerated("unregister"), transaction() as session:
+                unregister(session, self.who, self._offline_after)
+
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(
@@ -234,10 +247,7 @@ class Registration:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop.set()
-        self._thread.join(timeout=2 * self._every)
-        with _tolerated("unregister"), transaction() as session:
-            unregister(session, self.who, self._offline_after)
+        self.stop()
 
     def _run(self) -> None:
         registered = False

@@ -102,7 +102,7 @@ def test_a_process_registers_and_ends_cleanly(
     wait_until(lambda: seen(process.pid), timeout=30)
     kind = arguments[-1]
     assert rows("SELECT kind FROM workers") == [(kind,)]
-    wait_until(lambda: stop(process) == 0, timeout=30)
+    assert stop(process) == 0, processes.log(*arguments)
     if kind == "host":
         assert one("SELECT seen_at < now() - interval '59 s' FROM workers")
     else:
