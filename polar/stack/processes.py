@@ -16,7 +16,7 @@ from typing import Literal
 from polar.stack.home import Home
 from polar.stack.ports import LOOPBACK
 from polar.stack.private import secret, write_private
-from polar.stack.readiness import http_ok, socket_answers, worker_seen
+from polar.stack.readiness import http_ok, listens, socket_answers, worker_seen
 from polar.stack.services import Postgres, SeaweedFS, SeaweedPorts, ServiceFailed, Valkey
 from polar.stack.spawn import Command, basic_environment
 
@@ -245,7 +245,8 @@ class Stack:
         health = {"api": f"{self.url}/healthz", "mlflow": f"{self.mlflow_url}/health"}
         match entry.ready:
             case "http":
-                return lambda pid: http_ok(health[entry.name])  # noqa: ARG005
+                port = self.ports[entry.name]
+                return lambda pid: http_ok(health[entry.name]) and listens(pid, port)
             case "row":
                 return lambda pid: worker_seen(lambda: self.postgres.connect("polar"), pid)
             case "socket":

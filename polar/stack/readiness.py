@@ -7,8 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import psutil
 import psycopg
 from psycopg import Connection
+
+
+def listens(pid: int, port: int) -> bool:
+    """Say whether the process or a child of it has this port: another's answer is not its own."""
+    try:
+        process = psutil.Process(pid)
+        members = [process, *process.children(recursive=True)]
+        return any(
+            each.status == psutil.CONN_LISTEN and each.laddr.port == port
+            for member in members
+            for each in member.net_connections("tcp")
+        )
+    except psutil.Error:
+        return False
 
 
 def http_ok(url: str) -> bool:
