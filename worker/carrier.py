@@ -18,6 +18,7 @@ BATCH = 500
 LONGEST_TEXT = 8_192
 LINES_PER_SECOND = 100
 LINE_BURST = 1_000
+LAST_LINES = 200
 LONGEST_LINE = 4_096
 _LOG_EVERY = 0.5
 
@@ -65,7 +66,7 @@ def _shorten(data: dict[str, Any]) -> dict[str, Any]:
 class LogTail:
     """Reads whole lines as they are written, at most so many a second.
 
-    What is too much is counted and left out; the file keeps it.
+    What is too much is counted and left out, but never the last lines; the file keeps it.
     """
 
     def __init__(self, path: Path, redactor: Redactor) -> None:
@@ -87,7 +88,8 @@ class LogTail:
         if end == 0 and len(data) == LONGEST_TEXT * 32:
             end = len(data)  # one endless line
         lines = [line for raw in data[:end].split(b"\n") if (line := self._line(raw))]
-        return self._limited(lines), self.offset + end
+        last = final and len(data) < LONGEST_TEXT * 32
+        return self._limited(lines, last=last), self.offset + end
 
     def _bytes(self) -> bytes:
         if not self._path.exists():
@@ -102,7 +104,7 @@ class LogTail:
         text = self._redactor.text(text)
         return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} …"
 
-    def _limited(self, lines: list[str]) -> list[str]:
+    def _limited(self, lines: list[str], *, last: bool) -> list[str]:
         now = time.monotonic()
         earned = (now - self._counted) * LINES_PER_SECOND
         self._allowance = min(float(LINE_BURST), self._allowance + earned)
@@ -111,9 +113,11 @@ class LogTail:
         self._allowance -= min(allowed, len(lines))
         if len(lines) <= allowed:
             return lines
-        left_out = len(lines) - allowed
+        # The end says why a run failed: it is kept whatever came before it.
+        ending = lines[allowed:][-LAST_LINES:] if last else []
+        left_out = len(lines) - allowed - len(ending)
         note = f"… {left_out} lines left out: more than {LINES_PER_SECOND} a second"
-        return [*lines[:allowed], note]
+        return [*lines[:allowed], *([note] if left_out else []), *ending]
 
 
 class Carrier:

@@ -12,8 +12,9 @@ from app.jobs.lifecycle import FailureReason
 from app.storage import ChecksumMismatch, ObjectMissing, StoreUnavailable
 from trainer_core.errors import TrainerError
 from trainer_core.publish.manifest import BrokenFolder
-from worker.carrier import BrokenEvents
+from worker.carrier import LONGEST_TEXT, BrokenEvents
 from worker.process import Exit
+from worker.redact import Redactor
 from worker.target import TargetError
 
 _BY_CODE = {
@@ -37,13 +38,17 @@ class Said:
     message: str
 
 
-def last_words(work: Path, result: dict[str, Any] | None) -> Said | None:
-    """Return the trainer's own account of its end; None when it was killed before one."""
+def last_words(work: Path, result: dict[str, Any] | None, redactor: Redactor) -> Said | None:
+    """Return the trainer's own account of its end; None when it was killed before one.
+
+    `result` was redacted on its way; the file was not.
+    """
     if result is not None:
         return Said(result.get("reason"), str(result.get("message") or ""))
     try:
         document = json.loads((work / "exit.json").read_bytes())
-        return Said(document.get("reason"), str(document.get("message") or ""))
+        message = redactor.text(str(document.get("message") or ""))[:LONGEST_TEXT]
+        return Said(document.get("reason"), message)
     except (OSError, ValueError, AttributeError):
         return None
 

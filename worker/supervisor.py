@@ -30,8 +30,6 @@ from worker.supervisor_prepare import PreparationSupervisor
 NAME = "polar-lease"  # by which the embedded stack finds us when it is stopped
 _log = logging.getLogger(__name__)
 _CLAIM_PATIENCE = 60.0
-PROCESS_NAME = "polar-lease"
-"""What the kernel calls this process; the stack knows by it whom to ask for an orderly end."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,7 +37,6 @@ def main(arguments: Sequence[str]) -> int:
     write_json_lines()
     Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
     kind, identifier = arguments
-    Path("/proc/self/comm").write_text(PROCESS_NAME, encoding="ascii")
     _log.info("supervisor of %s", identifier)
     settings = get_settings()
     work = {"attempt": supervise_attempt, "prepare": supervise_preparation}[kind]

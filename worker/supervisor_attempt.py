@@ -136,7 +136,7 @@ class AttemptSupervisor:
         self, job: JobFacts, carrier: Carrier, ended: Exit, verdict: Ending | None
     ) -> Ending | None:
         _log.info("trainer ended: %s", ended)
-        said = last_words(self._work, carrier.result)
+        said = last_words(self._work, carrier.result, Redactor(job.secrets.values()))
         ending = ending_of(ended, said, oom_killed=oom_kills() > self._oom_before)
         if ending is not None and verdict is not None:
             ending = verdict

@@ -112,11 +112,10 @@ class PreparationSupervisor:
         finally:
             process.kill()
             process.close()
-        ending = ending_of(ended, last_words(self._work, None), oom_killed=False)
+        ending = ending_of(ended, last_words(self._work, None, self._redactor), oom_killed=False)
         if ended.code != 0 and ending is not None:
             _log.warning("preparing failed: %s\n%s", ending, self._last_output())
-            message = self._redactor.text(ending.message)
-            raise PreparationFailed(PreparationFailure(ending.reason, message))
+            raise PreparationFailed(PreparationFailure(ending.reason, ending.message))
 
     def _watch(self, process: TrainerProcess) -> Exit:
         while (ended := process.poll()) is None:

@@ -1,10 +1,12 @@
 """What nobody else would do any more: lost hints, expired leases, cancels that met no holder."""
 
+import contextlib
+
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.attempts.service import Ending, expire, expired, finish, release
-from app.attempts.store import LEASE_EXPIRED
+from app.attempts.store import LEASE_EXPIRED, LeaseLost
 from app.db import transaction
 from app.jobs.lifecycle import FailureReason, Status, transition
 from app.outbox import PREPARE_QUEUE, hint, host_queue
@@ -79,8 +81,9 @@ def meet_cancels(session: Session) -> int:
     """End what was cancelled before anybody began with it; a later claim finds it over."""
     tombstones = list(session.execute(_TOMBSTONES).scalars())
     for attempt_id in tombstones:
-        finish(session, attempt_id, None, _CANCELLED)
-        release(session, attempt_id)
+        with contextlib.suppress(LeaseLost):  # a claim that came meanwhile has ended it
+            finish(session, attempt_id, None, _CANCELLED)
+            release(session, attempt_id)
     unstarted = list(session.execute(_UNSTARTED).scalars())
     for job_id in unstarted:
         transition(session, job_id, Status.CANCELLED, sources=[Status.QUEUED])

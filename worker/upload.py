@@ -42,14 +42,18 @@ class CheckpointUploader:
         self._waiting: queue.SimpleQueue[Written] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
+        self._over = False
+        self._lock = threading.Lock()  # idle, over and what waits change together
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
         self._thread.start()
 
     def add(self, work: Path, event: dict[str, Any]) -> None:
         """Take a `checkpoint` event's folder below `work`."""
-        self._idle.clear()
-        self._waiting.put(Written(int(event["step"]), work / str(event["path"])))
+        with self._lock:
+            if not self._over:
+                self._idle.clear()
+                self._waiting.put(Written(int(event["step"]), work / str(event["path"])))
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything is uploaded; False when that took too long."""
@@ -60,14 +64,24 @@ class CheckpointUploader:
         self._stop.set()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                written = self._waiting.get(timeout=0.2)
-            except queue.Empty:
+        try:
+            while not self._stop.is_set():
+                self._next()
+        finally:  # nobody must wait for a thread that has ended
+            with self._lock:
+                self._over = True
                 self._idle.set()
-                continue
-            if self._waiting.empty():
-                self._keep(written)
+
+    def _next(self) -> None:
+        try:
+            written = self._waiting.get(timeout=0.2)
+        except queue.Empty:
+            with self._lock:
+                if self._waiting.empty():
+                    self._idle.set()
+            return
+        if self._waiting.empty():
+            self._keep(written)
 
     def _keep(self, written: Written) -> None:
         try:

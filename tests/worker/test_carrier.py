@@ -98,6 +98,18 @@ def test_a_flood_of_output_is_limited_and_says_so(tmp_path: Path) -> None:
     assert len(kept) < 2 * carrier.LINE_BURST
 
 
+def test_b19_the_last_lines_survive_a_flood(tmp_path: Path) -> None:
+    path = tmp_path / "output.log"
+    path.write_text("".join(f"line {n}\n" for n in range(100_000)) + "ValueError: the reason\n")
+    tail = LogTail(path, Redactor([]))
+    lines: list[str] = []
+    while portion := read_all(tail):
+        lines += portion
+    assert tail.offset == path.stat().st_size
+    assert lines[-1] == "ValueError: the reason"
+    assert lines[-carrier.LAST_LINES :][0] == f"line {100_000 - carrier.LAST_LINES + 1}"
+
+
 def test_nvidia_smi_fields_that_it_cannot_tell_are_left_out() -> None:
     assert parse_line("0, 37, 1024, 81920") == {
         "index": 0,

@@ -11,6 +11,7 @@ from app.storage import ChecksumMismatch, ObjectMissing, StoreUnavailable
 from trainer_core.errors import InvalidSpec, ModelUnavailable
 from worker.endings import Said, ending_of, ending_of_error, last_words
 from worker.process import Exit
+from worker.redact import Redactor
 from worker.target import NoCapacity, ProvisioningFailed
 
 
@@ -62,13 +63,22 @@ def test_success_needs_the_word_and_the_code() -> None:
 
 
 def test_last_words_are_the_result_event_or_else_the_exit_file(tmp_path: Path) -> None:
-    assert last_words(tmp_path, None) is None
+    assert last_words(tmp_path, None, Redactor([])) is None
     (tmp_path / "exit.json").write_text(json.dumps({"code": 64, "reason": "x", "message": "m"}))
-    assert last_words(tmp_path, None) == Said("x", "m")
+    assert last_words(tmp_path, None, Redactor([])) == Said("x", "m")
     result = {"status": "failed", "reason": "diverged", "message": "NaN", "step": 3}
-    assert last_words(tmp_path, result) == Said("diverged", "NaN")
+    assert last_words(tmp_path, result, Redactor([])) == Said("diverged", "NaN")
     (tmp_path / "exit.json").write_text("{")
-    assert last_words(tmp_path, None) is None
+    assert last_words(tmp_path, None, Redactor([])) is None
+
+
+def test_b31_the_exit_file_is_redacted_and_cut(tmp_path: Path) -> None:
+    document = {"reason": "x", "message": f"token hf_0123456789 {'x' * 10_000}"}
+    (tmp_path / "exit.json").write_text(json.dumps(document))
+    said = last_words(tmp_path, None, Redactor(["hf_0123456789"]))
+    assert said is not None
+    assert said.message.startswith("token [redacted] x")
+    assert len(said.message) == 8_192  # as long as a text of an event may be
 
 
 @pytest.mark.parametrize(

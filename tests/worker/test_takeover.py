@@ -108,6 +108,19 @@ def test_a_cancel_before_the_claim_ends_the_job_and_frees_the_slot():
         assert claim(session, attempt, "h1", "nonce") is None
 
 
+def test_b1_a_cancel_that_a_claim_met_first_is_no_error(monkeypatch):
+    job, attempt = reserved()
+    run_sql("UPDATE jobs SET cancel_requested_at = now()")
+    # The claim comes between the reconciler's look and its lock.
+    seen = takeover.text("SELECT CAST(:id AS text) AS id").bindparams(id=attempt)
+    monkeypatch.setattr(takeover, "_TOMBSTONES", seen)
+    with transaction() as session:
+        assert claim(session, attempt, "h1", "nonce") is None
+    assert status(job) == "cancelled"
+    meet_cancels()
+    assert status(job) == "cancelled"
+
+
 def test_a_cancel_of_a_claimed_attempt_is_its_holders_business():
     job, _, _ = claimed()
     run_sql("UPDATE jobs SET cancel_requested_at = now()")
