@@ -53,7 +53,9 @@ async def _not_storable(_: Request, error: Exception) -> Response:
     return _respond(problem.problem(422, "Invalid payload", "not_storable", message))
 
 
+_UNREADABLE = "the body cannot be read: it must be JSON in UTF-8, and not nested too deeply"
 _HTTP = {
+    400: ("Bad request", "malformed_json", _UNREADABLE),
     404: ("Not found", "no_such_path", "there is nothing at this path; GET /docs shows what is"),
     405: ("Method not allowed", "method_not_allowed", "this path does not take this method"),
     413: ("Too large", "too_large", None),
@@ -111,7 +113,10 @@ def body_problems(model: type[BaseModel], body: Any) -> list[FieldProblem]:
 
 def _is_secret(model: type[BaseModel], location: tuple[str | int, ...]) -> bool:
     """Say whether a value must not be repeated in the answer."""
-    field = model.model_fields.get(str(location[0])) if location else None
+    fields = model.model_fields
+    if not location:  # the whole body, whatever it is, was meant to hold the secret
+        return any(field.annotation is SecretStr for field in fields.values())
+    field = fields.get(str(location[0]))
     return field is not None and field.annotation is SecretStr
 
 

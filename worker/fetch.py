@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from app.datasets.service import Located, locate
+from app.datasets.service import Located, is_foreign, locate
 from app.db import transaction
 from app.registry.service import find_version, parse_version
 from app.settings import Settings
@@ -84,7 +84,7 @@ class Fetcher:
         bucket, _, key = location.removeprefix("s3://").partition("/")
         if not location.startswith("s3://") or not bucket or not key:
             raise InvalidSpec(f"{location!r} is not of the form s3://bucket/key", field)
-        if bucket == self._settings.s3_bucket and not key.startswith(f"{self._project_id}/"):
+        if is_foreign(self._project_id, location, self._settings.s3_bucket):
             raise InvalidSpec(f"{location!r} belongs to another project", field)
         store = self._store.at(bucket)
         objects = [o for o in store.list_objects(key) if o.key == key or _below(o.key, key)]

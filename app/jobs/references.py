@@ -6,6 +6,7 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.datasets.service import is_foreign
 from app.errors import FieldProblem
 from app.jobs.hardware import Host
 from app.jobs.spec import JobSpec
@@ -23,6 +24,7 @@ def check_references(
     sources = dict(_sources(spec))
     problems = [
         *_folders(sources, spec.model, settings),
+        *_places(project_id, sources, spec.model, settings),
         *_datasets(session, project_id, sources),
         *_secrets(session, project_id, sources, spec.model),
         *_model(session, project_id, spec.model),
@@ -84,13 +86,28 @@ def _refusal(path: str, allowed: list[Path], setting: str) -> str | None:
         return "a path must not climb: leave `..` out"
     if not allowed:
         return f"folders are not open here: set {setting}, or upload the data"
-    real = Path(path).resolve()
+    try:
+        real = Path(path).resolve()
+    except (OSError, RuntimeError):
+        return "this is a link that leads to itself"
     if not any(real.is_relative_to(folder.resolve()) for folder in allowed):
         return f"this is outside of the folders that {setting} allows"
     try:
         return None if real.exists() else "there is no such file or folder"
     except OSError:
         return "there is no such file or folder"
+
+
+def _places(
+    project_id: str, sources: dict[str, DataSource], model: ModelRef, settings: Settings
+) -> Iterator[FieldProblem]:
+    asked = {f"{p}/path": s.path for p, s in sources.items() if s.source == "s3"}
+    if model.source == "s3":
+        asked["/model/name_or_path"] = model.name_or_path
+    for pointer, location in asked.items():
+        if is_foreign(project_id, location, settings.s3_bucket):
+            message = "this part of the bucket belongs to another project; name one of your own"
+            yield FieldProblem(pointer=pointer, message=message, value=location)
 
 
 def _datasets(

@@ -16,6 +16,7 @@ from app.jobs.spec import JobSpec
 from app.jobs.submit import Origin, Submission, submit
 from app.models import Job, ModelVersion
 from app.registry.service import delete_files, mark_deleted
+from app.settings import get_settings
 from app.storage import Store
 from trainer_core.problems import explain
 
@@ -84,6 +85,8 @@ def check_deletable(session: Session, project_id: str, job_id: str) -> Job:
             f"the machine of attempt {held[0]} is not released yet; try again shortly",
             "not_released",
         )
+    if get_settings().mlflow_url and store.is_mirrored_still(session, job.id):
+        raise Conflict("its MLflow run is not closed yet; try again shortly", "not_released")
     if waiting := store.dependants(session, job.id):
         raise Conflict(f"job {waiting[0]} starts from it and is not finished", "in_use")
     return job

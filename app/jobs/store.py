@@ -180,12 +180,17 @@ def companions(
 
 
 def newest_checkpoint(session: Session, job_id: str) -> CheckpointRow | None:
-    """Return the job's whole checkpoint of the highest step."""
-    query = select(CheckpointRow).where(
-        CheckpointRow.job_id == job_id, CheckpointRow.deleted_at.is_(None)
+    """Return the last attempt's whole checkpoint of the highest step.
+
+    An attempt that went back passed over what came before it: that may be damaged.
+    """
+    query = (
+        select(CheckpointRow)
+        .join(Attempt, Attempt.id == CheckpointRow.attempt_id)
+        .where(CheckpointRow.job_id == job_id, CheckpointRow.deleted_at.is_(None))
+        .order_by(Attempt.number.desc(), CheckpointRow.step.desc())
     )
-    order = query.order_by(CheckpointRow.step.desc(), CheckpointRow.created_at.desc()).limit(1)
-    return session.scalar(order)
+    return session.scalar(query.limit(1))
 
 
 def checkpoint_prefixes(session: Session, job_id: str) -> list[str]:
@@ -202,6 +207,12 @@ def unreleased(session: Session, job_id: str) -> list[str]:
     """Return the ids of the job's attempts whose machine is not free yet."""
     query = select(Attempt.id).where(Attempt.job_id == job_id, Attempt.released_at.is_(None))
     return list(session.scalars(query))
+
+
+def is_mirrored_still(session: Session, job_id: str) -> bool:
+    """Say whether the job's MLflow run is open and MLflow answers, so that it will be closed."""
+    run = session.get(MlflowRun, job_id)
+    return run is not None and run.closed_status is None and run.failures == 0
 
 
 def dependants(session: Session, job_id: str) -> list[str]:

@@ -145,6 +145,14 @@ def test_a_body_without_length_is_cut_off_at_the_limit(api: Api) -> None:
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
+@pytest.mark.parametrize("body", [b'{"name": "\xff"}', b"[" * 20_000], ids=["encoding", "depth"])
+def test_an_unreadable_body_says_what_it_must_be(api: Api, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = api.client.post("/jobs", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed_json")
+    assert "JSON in UTF-8" in answer.json()["message"]
+
+
 def test_request_ids_go_in_and_out(api: Api) -> None:
     given = api.client.get("/jobs", headers={"X-Request-ID": "abc-1.2_3"})
     assert given.headers["x-request-id"] == "abc-1.2_3"

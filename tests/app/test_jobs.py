@@ -4,11 +4,14 @@ import concurrent.futures
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
+from app.errors import Conflict
+from app.jobs import service
 from app.keys.schemas import NewKey
 from app.keys.service import create_key
+from app.settings import Settings
 from polar.stack.services import SeaweedFS
 from tests.app.server import Api
 from tests.app.stored import keep, publish, store_of
@@ -136,6 +139,9 @@ def test_a_key_that_is_none_is_refused(api: Api, key: str) -> None:
         ({"model": {"source": "registry", "name_or_path": "no"}}, "/model/name_or_path", "no"),
         ({"model": {"source": "job", "name_or_path": "job_x"}}, "/model/name_or_path", "job_x"),
         ({"model": {"source": "folder", "name_or_path": "/etc"}}, "/model/name_or_path", "folder"),
+        ({"model": {"name_or_path": "m", "subfolder": "../.."}}, "/model/subfolder", "leads out"),
+        ({"training": {"max_steps": 10**12}}, "/training/max_steps", "at most 1000000000"),
+        ({"training": {"max_steps": True}}, "/training/max_steps", "a whole number"),
         ({"compute": {"target": "fake"}}, "/compute/target", "fake"),
         ({"labels": {"a": 1}}, "/labels/a", "string"),
         ({"task": {"type": "sfd"}}, "/task/type", "sft"),
@@ -156,9 +162,16 @@ def test_a_wrong_field_is_named_with_the_way_out(
 
 
 def test_text_that_postgres_cannot_hold_is_refused(api: Api) -> None:
-    for change in ({"labels": {"a": "x\0y"}}, {"task": {"type": "sft", "default_system": "\0"}}):
+    changes: dict[str, dict[str, object]] = {
+        "/labels": {"labels": {"a": "x\0y"}},
+        "/task/default_system": {"task": {"type": "sft", "default_system": "\0"}},
+        "/adapter/target_modules": {"adapter": {"type": "lora", "target_modules": ["q\0"]}},
+    }
+    for pointer, change in changes.items():
         answer = api.client.post("/jobs", json={**SPEC, **change})
-        assert (answer.status_code, answer.json()["code"]) == (422, "not_storable")
+        assert answer.status_code == 422
+        assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]
+        assert "a NUL character" in answer.json()["message"]
 
 
 def test_folders_are_allowed_by_list_and_links_do_not_climb_out(api: Api, tmp_path: Path) -> None:
@@ -169,6 +182,9 @@ def test_folders_are_allowed_by_list_and_links_do_not_climb_out(api: Api, tmp_pa
     link = allowed / "link.jsonl"
     link.unlink(missing_ok=True)
     link.symlink_to(tmp_path / "secret.jsonl")
+    loop = allowed / "loop"
+    loop.unlink(missing_ok=True)
+    loop.symlink_to(loop)
 
     def status(path: str) -> tuple[int, str]:
         data = {"train": [{"source": "folder", "path": path}]}
@@ -178,6 +194,7 @@ def test_folders_are_allowed_by_list_and_links_do_not_climb_out(api: Api, tmp_pa
     assert status(f"{allowed}/a.jsonl")[0] == 201
     for path in (
         str(link),
+        str(loop),
         f"{allowed}/../a.jsonl",
         f"{allowed}/missing.jsonl",
         str(tmp_path),
@@ -186,6 +203,22 @@ def test_folders_are_allowed_by_list_and_links_do_not_climb_out(api: Api, tmp_pa
         code, body = status(path)
         assert code == 422, path
         assert "/data/train/0/path" in body
+
+
+def test_places_of_other_projects_in_the_bucket_are_refused(api: Api) -> None:
+    own = api.environment["S3_BUCKET"]
+    for key in ("prj_other/datasets/x", "prj_default/../prj_other/x", "mlflow/1/x", ""):
+        location = f"s3://{own}/{key}"
+        data = {"train": [{"source": "s3", "path": location}]}
+        model = {"source": "s3", "name_or_path": location}
+        answer = api.client.post("/jobs", json={**SPEC, "data": data, "model": model})
+        pointers = [each["pointer"] for each in answer.json()["errors"]]
+        assert (answer.status_code, pointers) == (
+            422,
+            ["/data/train/0/path", "/model/name_or_path"],
+        )
+    data = {"train": [{"source": "s3", "path": f"s3://{own}/prj_default/x.jsonl"}]}
+    assert api.client.post("/jobs", json={**SPEC, "data": data}).status_code == 201
 
 
 def test_what_nobody_stored_in_another_project_is_not_seen(api: Api) -> None:
@@ -350,6 +383,25 @@ def test_delete_is_for_finished_and_released_jobs(api: Api) -> None:
     assert api.rows("SELECT count(*) FROM job_events WHERE job_id = :id", id=over) == [(0,)]
 
 
+def test_b30_a_job_stays_until_its_mlflow_run_is_closed(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=Path(api.environment["POLAR_HOME"]), mlflow_url="http://127.0.0.1:9")
+    monkeypatch.setattr(service, "get_settings", lambda: settings)
+    over = _finished(api, "cancelled")
+    api.write("INSERT INTO mlflow_runs (job_id, project_id) VALUES (:id, 'prj_default')", id=over)
+    engine = create_engine(api.environment["POLAR_DATABASE_URL"])
+    with Session(engine) as session, pytest.raises(Conflict, match="MLflow run is not closed"):
+        service.check_deletable(session, "prj_default", over)
+    # An MLflow that does not answer keeps nothing; neither does a run that is closed.
+    change = "UPDATE mlflow_runs SET failures = :n, closed_status = :status WHERE job_id = :id"
+    for failures, closed in ((1, None), (0, "KILLED")):
+        api.write(change, n=failures, status=closed, id=over)
+        with Session(engine) as session:
+            assert service.check_deletable(session, "prj_default", over).id == over
+    engine.dispose()
+
+
 def test_delete_with_artifacts_empties_the_jobs_prefix(api: Api, seaweed: SeaweedFS) -> None:
     kept, emptied = _finished(api, "succeeded"), _finished(api, "succeeded")
     client, bucket = seaweed.client(), api.environment["S3_BUCKET"]
@@ -423,6 +475,27 @@ def test_retry_goes_on_from_the_newest_checkpoint(api: Api) -> None:
     assert (scratch["start_from"], scratch["spec"]) == (None, SPEC)
     in_use = api.client.delete(f"/jobs/{parent}")
     assert (in_use.status_code, in_use.json()["code"]) == (409, "in_use")
+
+
+def test_b26_retry_goes_on_from_the_last_attempt_even_if_it_went_back(api: Api) -> None:
+    parent = _finished(api, "failed", "killed")
+    _checkpoint(api, parent, 16)
+    _checkpoint(api, parent, 8)
+    api.write(
+        """INSERT INTO attempts (id, project_id, job_id, number, target, nonce, outcome,
+        finished_at, released_at) VALUES (:a, 'prj_default', :id, 2, 'local', 'n', 'failed', now(),
+        now())""",
+        a=f"at2_{parent[4:]}",
+        id=parent,
+    )
+    api.write(
+        "UPDATE checkpoints SET attempt_id = :a WHERE job_id = :id AND step = 8",
+        a=f"at2_{parent[4:]}",
+        id=parent,
+    )
+    listed = api.client.get(f"/jobs/{parent}/checkpoints").json()["items"]
+    assert [item["step"] for item in listed] == [8, 16]  # the one to resume from first
+    assert api.client.post(f"/jobs/{parent}/retry").json()["start_from"]["step"] == 8
 
 
 def test_retry_is_for_finished_jobs_that_did_not_succeed(api: Api) -> None:

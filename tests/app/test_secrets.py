@@ -39,6 +39,14 @@ def test_what_could_not_be_redacted_is_refused_without_an_echo(api: Api, value: 
     assert answer.json()["errors"][0].get("value") is None
 
 
+def test_a_bare_value_is_refused_without_an_echo(api: Api) -> None:
+    for call in (api.client.put, api.client.post):
+        path = "/secrets/bad" if call == api.client.put else "/secrets"
+        answer = call(path, json=VALUE)
+        assert answer.status_code == 422
+        assert "0123456789" not in answer.text
+
+
 def test_workers_reveal_by_name(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     api.client.put("/secrets/a-token", json={"value": VALUE})
     settings = Settings(home=Path(api.environment["POLAR_HOME"]))
