@@ -7,8 +7,8 @@ from typing import Any
 
 from app.attempts.service import Claim, Publication, StoredFile
 from app.storage import Store
-from trainer_core.publish.manifest import MANIFEST, sha256_file
-from worker.fetch import attempt_prefix, prepared_prefix
+from trainer_core.publish.manifest import MANIFEST
+from worker.fetch import attempt_prefix
 from worker.inputs import JobFacts
 from worker.transfer import Stored
 from worker.upload import patiently_upload
@@ -27,7 +27,7 @@ def upload_model(store: Store, claim: Claim, job: JobFacts, work: Path) -> Publi
     return Publication(
         prefix=stored.prefix,
         manifest_sha256=stored.manifest_sha256,
-        files=[*_model_files(stored, work / MODEL), *_prepared_files(job, work)],
+        files=[*_model_files(stored, work / MODEL), *_prepared_files(store, prefix, work)],
         kind=kind_of(job),
         base_model=job.spec.model.name_or_path,
         template_hash=_template_hash(work),
@@ -50,15 +50,14 @@ def _model_files(stored: Stored, folder: Path) -> Iterator[StoredFile]:
     yield StoredFile(f"{MODEL}/{MANIFEST}", key, "model", size, stored.manifest_sha256)
 
 
-def _prepared_files(job: JobFacts, work: Path) -> Iterator[StoredFile]:
-    """What the preparation said about the data is kept with the job."""
+def _prepared_files(store: Store, prefix: str, work: Path) -> Iterator[StoredFile]:
+    """Keep what the preparation said about the data with the job: prepared data go some day."""
     folder = Path(_launch(work)["paths"]["prepared"])
-    prefix = prepared_prefix(job.project_id, job.prepared_key or "")
     for name, kind in _FROM_PREPARATION.items():
         path = folder / name
         if path.exists():
-            size = path.stat().st_size
-            yield StoredFile(name, prefix + name, kind, size, sha256_file(path))
+            sha256 = store.put_file(prefix + name, path)
+            yield StoredFile(name, prefix + name, kind, path.stat().st_size, sha256)
 
 
 def _launch(work: Path) -> dict[str, Any]:

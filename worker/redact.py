@@ -12,7 +12,9 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         # The longest first: one secret may be a part of another.
-        self._secrets = sorted({s for s in secrets if len(s) >= SHORTEST}, key=len, reverse=True)
+        # Whoever uses one leaves off the space around it, and logs are read line by line.
+        parts = {part.strip() for s in secrets for part in (s, *s.splitlines())}
+        self._secrets = sorted((p for p in parts if len(p) >= SHORTEST), key=len, reverse=True)
 
     def text(self, text: str) -> str:
         """Return the text without secrets, and without what Postgres cannot keep."""

@@ -139,9 +139,10 @@ _USED = text(
     """
     SELECT id FROM jobs WHERE project_id = :project_id
       AND status NOT IN ('succeeded', 'failed', 'cancelled')
-      AND resolved #>> '{model,source}' = 'registry'
-      AND resolved #>> '{model,name_or_path}' = :name
-      AND coalesce(resolved #>> '{model,revision}', :version) IN (:version, 'v' || :version)
+      AND (resolved #>> '{model,source}' = 'registry'
+        AND resolved #>> '{model,name_or_path}' = :name
+        AND coalesce(resolved #>> '{model,revision}', :version) IN (:version, 'v' || :version)
+        OR resolved #>> '{model,source}' = 'job' AND resolved #>> '{model,name_or_path}' = :job)
     LIMIT 1
     """
 )
@@ -162,7 +163,12 @@ def mark_deleted(session: Session, project_id: str, name: str, version: int) -> 
     )
     if found is None:
         raise NotFound(f"there is no version {version} of model {name!r}", "model_not_found")
-    arguments = {"project_id": project_id, "name": name, "version": str(version)}
+    arguments = {
+        "project_id": project_id,
+        "name": name,
+        "version": str(version),
+        "job": found.job_id,
+    }
     user = session.scalar(_USED, arguments)
     if user is not None:
         raise Conflict(

@@ -242,6 +242,21 @@ def test_a_deleted_version_leaves_nothing_and_its_number_is_not_used_again(
     assert api.client.delete("/models/gone/versions/7").status_code == 404
 
 
+def test_a_version_that_is_used_by_its_jobs_name_is_not_deleted(api: Api) -> None:
+    maker = publish(api, "by-job", FILES).job_id
+    user = new_job(api)
+    api.write(
+        """UPDATE jobs SET resolved = jsonb_build_object('model', jsonb_build_object(
+        'source', 'job', 'name_or_path', CAST(:maker AS text))) WHERE id = :id""",
+        maker=maker,
+        id=user,
+    )
+    answer = api.client.delete("/models/by-job/versions/1")
+    assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use")
+    api.client.post(f"/jobs/{user}/cancel")
+    assert api.client.delete("/models/by-job/versions/1").status_code == 204
+
+
 def test_a_version_in_use_is_not_deleted(api: Api) -> None:
     publish(api, "base", FILES)
     user = new_job(api)

@@ -25,6 +25,12 @@ def test_b31_secrets_are_masked_by_exact_value_wherever_they_stand() -> None:
     assert redactor.text("a short text") == "a short text"
 
 
+def test_b31_space_around_a_secret_and_breaks_in_it_hide_nothing() -> None:
+    redactor = Redactor([f" {SECRET}\n", "-----BEGIN KEY-----\nMIIBVgIBADANBg\n"])
+    assert redactor.text(f"Bearer {SECRET}!") == f"Bearer {MASK}!"
+    assert redactor.text("read MIIBVgIBADANBg") == f"read {MASK}"
+
+
 def test_what_postgres_cannot_keep_is_left_out() -> None:
     assert Redactor([]).text("a\0b\ud800c") == "ab?c"
 

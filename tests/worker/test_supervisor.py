@@ -101,6 +101,11 @@ def test_from_submission_to_model(rig: Rig, tmp_path: Path) -> None:
     assert manifest.kind == "model"
     names = {path for (path,) in rows("SELECT path FROM artifacts")}
     assert {"model/model.safetensors", "model/manifest.json", "ledger.jsonl"} <= names
+    # All of it is the job's own: housekeeping throws prepared data away some day.
+    own = f"{PROJECT}/jobs/{job_id}/"
+    assert all(key.startswith(own) for (key,) in rows("SELECT key FROM artifacts"))
+    for key, size in rows("SELECT key, size FROM artifacts"):
+        assert get_store().head(key) == size
     kept = rows("SELECT step FROM checkpoints WHERE deleted_at IS NULL ORDER BY step")
     assert len(kept) >= 1
     assert kept[-1] == (12,)
