@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trainer_core.console import Console
-from trainer_core.endings import ending_of, write_exit
+from trainer_core.endings import as_trainer_error, ending_of, write_exit
 from trainer_core.errors import InvalidSpec, TrainerError
 from trainer_core.launch import is_launch, read_launch, read_secrets
 from trainer_core.machine import detect_hardware, with_own_devices
@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _end(options, error)
     except OSError as error:
         _say(str(error))
-        return TrainerError.exit_code
+        return _end(options, as_trainer_error(error) or TrainerError(str(error)))
+    except Exception as error:  # noqa: BLE001 - the process's one: a supervisor is told why
+        return _end(options, error)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -76,11 +78,12 @@ def _say(line: str) -> None:
     sys.stderr.write(line.replace("\n", " ") + "\n")
 
 
-def _end(options: argparse.Namespace, error: TrainerError) -> int:
+def _end(options: argparse.Namespace, error: Exception) -> int:
     """The exit code for an error; a supervisor finds it in `exit.json` beside its launch file."""
+    ending = ending_of(error)
     if options.file is not None and is_launch(options.file):
-        write_exit(options.file.parent, ending_of(error))
-    return error.exit_code
+        write_exit(options.file.parent, ending)
+    return ending.code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.errors import DiskFull, InvalidSpec
-from trainer_core.publish.manifest import BrokenFolder, read_manifest, verify, write_manifest
+from trainer_core.publish.manifest import BrokenFolder, sync_folder, verify, write_manifest
 from trainer_core.report import Reporter
 
 FOLDER = "checkpoints"
@@ -93,6 +93,7 @@ class Checkpointer:
         if folder.exists():
             shutil.rmtree(folder)
         written.rename(folder)
+        sync_folder(folder.parent)  # before an older one is deleted
         relative = folder.relative_to(self.work).as_posix()
         self.report.emit("checkpoint", step=step, path=relative, bytes=manifest.total_bytes)
         return folder
@@ -179,10 +180,10 @@ def open_checkpoint(folder: Path, hashes: tuple[str, str]) -> Resume:
 
 
 def newest_checkpoint(work: Path) -> Path | None:
-    """The newest whole checkpoint of an attempt's folder, judged by its manifest."""
+    """The newest whole checkpoint of an attempt's folder; one that is damaged is passed over."""
     for folder in sorted((work / FOLDER).glob("step-*"), reverse=True):
         try:
-            read_manifest(folder)
+            verify(folder)
         except BrokenFolder:
             continue
         return folder

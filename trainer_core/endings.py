@@ -55,7 +55,8 @@ def ending_of(error: BaseException) -> Ending:
     if known is None:
         traceback.print_exception(error)
         known = TrainerError(f"{type(error).__name__}: {error}")
-    message = known.message[:_LONGEST_MESSAGE]
+    # What was read may hold half characters, which no store takes.
+    message = known.message.encode("utf-8", "backslashreplace").decode()[:_LONGEST_MESSAGE]
     if known.field and known.field not in message:
         message = f"{known.field}: {message}"
     return Ending(known.exit_code, known.reason, message, known.retryable)

@@ -47,13 +47,14 @@ def load_causal_lm(source: ModelSource, dtype: Any, attention: str) -> Any:
     """A causal language model from safetensors; no code of the model's repository is run.
 
     Raises ModelUnavailable, also for weights that do not fill the whole model, and InvalidSpec
-    for a model of another kind.
+    for a model of another kind, or for an adapter.
     """
     from transformers import AutoModelForCausalLM
 
     options = dict(source.options)
     if attention != "auto":
         options["attn_implementation"] = attention
+    _refuse_adapter(source)
     with model_errors(source, "model"):
         model, info = AutoModelForCausalLM.from_pretrained(
             source.path,
@@ -71,6 +72,23 @@ def load_causal_lm(source: ModelSource, dtype: Any, attention: str) -> Any:
         )
     _repair_generation(model)
     return model
+
+
+def _refuse_adapter(source: ModelSource) -> None:
+    """Transformers would load whatever path the adapter names as its base, and freeze the adapter.
+
+    A published adapter in a folder never comes here: its base does (`backends.hf`).
+    """
+    from transformers.utils import find_adapter_config_file
+
+    with model_errors(source, "model"):
+        found = find_adapter_config_file(source.path, **source.options)
+    if found is not None:
+        raise InvalidSpec(
+            f"'{source.reference}' is an adapter, not a whole model: name its base model, merge it"
+            " into one, or download it and use source 'folder'",
+            FIELD,
+        )
 
 
 def _repair_generation(model: Any) -> None:

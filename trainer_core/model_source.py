@@ -69,15 +69,16 @@ def adapter_base(folder: Path) -> tuple[str, str | None] | None:
     try:
         config = json.loads(path.read_text())
         base = config["base_model_name_or_path"]
-    except (ValueError, KeyError) as error:
+        revision = config.get("revision")
+    except (ValueError, KeyError, TypeError) as error:
         raise ModelUnavailable(f"{path} is not an adapter's configuration", FIELD) from error
-    if not base:
+    if not base or not isinstance(base, str):
         raise ModelUnavailable(
             f"the adapter in {folder} does not say which model it belongs to: set"
             f" base_model_name_or_path in its {ADAPTER_CONFIG}",
             FIELD,
         )
-    return base, config.get("revision")
+    return base, revision if isinstance(revision, str) else None
 
 
 def local_parameters(launch: Launch) -> int | None:
@@ -88,7 +89,7 @@ def local_parameters(launch: Launch) -> int | None:
         return None
     try:
         counts = [_tensors_in(path) for path in Path(name).glob("*.safetensors")]
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # loading it will say what is wrong
     return sum(counts) or None
 
@@ -128,4 +129,18 @@ def _hub(model: ModelRef, secrets: Mapping[str, str]) -> ModelSource:
             f"'{model.name_or_path}' is a path, but model.source is 'hub': use source 'folder'",
             FIELD,
         )
+    if _exists(model.name_or_path):
+        # Transformers would load the local folder, which nobody has allowed.
+        raise InvalidSpec(
+            f"'{model.name_or_path}' is also a local path, but model.source is 'hub': use source"
+            " 'folder' for a local model, or the full repository id of the hub",
+            FIELD,
+        )
     return ModelSource(model.name_or_path, model.name_or_path, options, _depth(model))
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):
+        return False

@@ -169,6 +169,11 @@ def _object(spot: Spot, class_name: str) -> str:
     return f"an object with {names}" if names else "an object"
 
 
+def _number(value: float) -> str:
+    """A bound in all its digits: 1048576 and not 1.04858e+06."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
 _SIMPLE = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -183,10 +188,10 @@ _SIMPLE = {
     "dict_type": "an object",
 }
 _WITH_CONTEXT: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "greater_than": lambda c: f"greater than {c['gt']:g}",
-    "greater_than_equal": lambda c: f"at least {c['ge']:g}",
-    "less_than": lambda c: f"less than {c['lt']:g}",
-    "less_than_equal": lambda c: f"at most {c['le']:g}",
+    "greater_than": lambda c: f"greater than {_number(c['gt'])}",
+    "greater_than_equal": lambda c: f"at least {_number(c['ge'])}",
+    "less_than": lambda c: f"less than {_number(c['lt'])}",
+    "less_than_equal": lambda c: f"at most {_number(c['le'])}",
     "string_too_short": lambda c: f"a text of {c['min_length']} characters or more",
     "string_too_long": lambda c: f"at most {c['max_length']} characters long",
     "string_pattern_mismatch": lambda c: f"a name of the form {c['pattern']}",

@@ -5,19 +5,49 @@ Only `task`, `model` and `data` are required. A field left out (None, or `auto`)
 (Transformers, TRL, PEFT).
 """
 
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 DataFormat = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text"]
-TargetModules = Literal["all-linear"] | list[str]
+TargetModules = Literal["all-linear"] | Annotated[list[str], Field(min_length=1)]
+_MOST = 1_000_000_000  # of steps and rows: beyond it there is a slip of the keyboard
 
 
 class Strict(BaseModel):
     """A block of the spec: unknown fields are refused, values are not coerced from strings."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _can_be_stored(cls, value: Any) -> Any:
+        if _holds_nul(value):
+            raise ValueError("it holds a NUL character: take it out")
+        return value
+
+
+def _holds_nul(value: Any) -> bool:
+    """Whether a text, or one of a list's or an object's own, has the character that no store takes.
+
+    Blocks inside are asked for themselves.
+    """
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, list):
+        return any(map(_holds_nul, value))
+    return isinstance(value, dict) and any(map(_holds_nul, [*value, *value.values()]))
 
 
 class SecretRef(Strict):
@@ -70,6 +100,14 @@ class ModelRef(Strict):
     attn_implementation: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     token: SecretRef | None = None
 
+    @field_validator("subfolder")
+    @classmethod
+    def _stays_inside(cls, subfolder: str | None) -> str | None:
+        path = PurePosixPath(subfolder or "")
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"{subfolder!r} leads out of the model: name a folder inside of it")
+        return subfolder
+
 
 class DataSource(Strict):
     """One source of rows."""
@@ -91,7 +129,7 @@ class DataSource(Strict):
         default_factory=dict,
         description="Our column name → the source's, such as `{'prompt': 'question'}`.",
     )
-    num_samples: int | None = Field(None, ge=1, description="Take only the first N rows.")
+    num_samples: int | None = Field(None, ge=1, le=_MOST, description="Take only the first N rows.")
     token: SecretRef | None = None
 
 
@@ -118,7 +156,7 @@ class Training(Strict):
 
     learning_rate: float | None = Field(None, gt=0, le=10)
     num_train_epochs: float | None = Field(None, gt=0, le=10_000)
-    max_steps: int | None = Field(None, ge=1, description="Wins over `num_train_epochs`.")
+    max_steps: int | None = Field(None, ge=1, le=_MOST, description="Wins over `num_train_epochs`.")
     per_device_train_batch_size: int | None = Field(None, ge=1, le=65_536)
     per_device_eval_batch_size: int | None = Field(None, ge=1, le=65_536)
     gradient_accumulation_steps: int | None = Field(None, ge=1, le=65_536)
@@ -130,7 +168,7 @@ class Training(Strict):
         "linear", "cosine", "constant", "constant_with_warmup", "polynomial"
     ] = "cosine"
     warmup_steps: float = Field(
-        0.1, ge=0, description="Steps; a value below 1 is a share of all steps."
+        0.1, ge=0, le=_MOST, description="Steps; a value below 1 is a share of all steps."
     )
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, ge=0)
@@ -138,7 +176,7 @@ class Training(Strict):
     data_seed: int | None = Field(None, ge=0, le=2**32 - 1)
     gradient_checkpointing: bool | None = None
     neftune_noise_alpha: float | None = Field(None, gt=0)
-    logging_steps: int = Field(1, ge=1)
+    logging_steps: int = Field(1, ge=1, le=_MOST)
 
 
 class LoraAdapter(Strict):
@@ -164,8 +202,8 @@ class Evaluation(Strict):
     """Loss on the validation rows; has no effect without them."""
 
     strategy: Literal["auto", "no", "steps", "epoch"] = "auto"
-    steps: int | None = Field(None, ge=1)
-    max_samples: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1, le=_MOST)
+    max_samples: int | None = Field(None, ge=1, le=_MOST)
 
     @model_validator(mode="after")
     def _steps_belong_to_their_strategy(self) -> "Evaluation":
@@ -180,7 +218,7 @@ class Checkpoint(Strict):
     """When the whole state is saved, and how much of it is kept."""
 
     save_strategy: Literal["steps", "epoch", "no"] = "steps"
-    save_steps: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    save_steps: Literal["auto"] | Annotated[int, Field(ge=1, le=_MOST)] = "auto"
     save_total_limit: int = Field(2, ge=2, le=1000)
     resume: Literal["auto", "never"] = "auto"
 

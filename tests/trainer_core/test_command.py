@@ -134,6 +134,18 @@ def test_a_supervisor_finds_the_reason_of_a_wrong_launch(folder: Path) -> None:
     assert (ending["code"], ending["reason"]) == (64, "invalid_spec")
 
 
+def test_a_supervisor_finds_the_reason_of_what_nobody_expected(folder: Path) -> None:
+    (folder / "out").write_text("a file where a folder is needed")
+    launch = {"spec": _spec(folder), "paths": {"work": str(folder)}}
+    launch |= {"attempt_id": "a", "job_id": "j", "job_name": "n"}
+    out = folder / "out/prepared"
+    done = _run("prepare", _write(folder / "launch.json", launch), "--out", out)
+    assert done.returncode == 70
+    ending = json.loads((folder / "exit.json").read_text())
+    assert (ending["code"], ending["reason"]) == (70, "trainer_error")
+    assert str(folder / "out") in ending["message"]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [(None, "No such file"), ("{", "is not JSON"), ("[1]", "must hold a JSON object")],

@@ -170,6 +170,17 @@ def test_prompt_and_completion() -> None:
             "messages",
             "`messages[2].tool_calls` is set",
         ),
+        (
+            {"messages": [{"role": {"a": 1}, "content": "x"}]},
+            "messages",
+            "`messages[0].role` is {'a': 1}, which this task does not know",
+        ),
+        ({"messages": "[" * 100_000}, "messages", "must be a list of messages"),
+        (
+            {"conversations": [{"from": ["x"], "value": "x"}]},
+            "sharegpt",
+            "`conversations[0].from` is ['x'], which this task does not know",
+        ),
         ({"messages": CHAT, "tools": [{"name": "f"}]}, "messages", "cannot learn tool calls"),
         (
             {"conversations": [{"from": "observation", "value": "x"}]},

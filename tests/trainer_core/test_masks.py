@@ -265,3 +265,19 @@ def test_broken_template_is_an_error_of_its_field(template: str, message: str) -
     with pytest.raises(InvalidSpec, match=message) as refused:
         encode(chat.qwen(), conversation(*TURNS), template=template)
     assert refused.value.field == "task.chat_template"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 // 0 }}",
+        "{{ messages[9].x.y }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{% for i in range(10 ** 9) %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    ],
+)
+def test_what_a_template_breaks_by_itself_is_told_of_the_row(template: str) -> None:
+    with pytest.raises(BadRow) as bad:
+        encode(chat.qwen(), conversation(*TURNS), "all", template)
+    assert "the chat template refuses this conversation" in bad.value.message

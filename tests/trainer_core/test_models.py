@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from tests.trainer_core.runs import Outcome, World, Zygote
+from trainer_core.errors import InvalidSpec, ModelUnavailable
+from trainer_core.model_source import adapter_base, local_parameters, locate
+from trainer_core.spec import Launch, ModelRef, Paths
 
 pytestmark = pytest.mark.train
 
@@ -152,3 +155,40 @@ def test_prepared_data_that_is_not_whole(world: World, zygote: Zygote) -> None:
     run = zygote.run(launch)
     assert run.exit["reason"] == "invalid_data"
     assert "prepare the data again" in run.exit["message"]
+
+
+def test_an_adapter_on_an_adapter_is_refused(world: World, zygote: Zygote) -> None:
+    """The library would load the base that the inner one names, wherever it lies."""
+    inner, outer = _folder(world, "inner"), _folder(world, "outer")
+    for folder, base in ((inner, "/elsewhere"), (outer, str(inner))):
+        (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    run = _refused(world, zygote, "chain", source="folder", name_or_path=str(outer))
+    assert run.exit["reason"] == "invalid_spec"
+    assert f"'{inner}' is an adapter, not a whole model" in run.exit["message"]
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{", '{"base_model_name_or_path": 3}'])
+def test_an_adapters_configuration_that_is_none(content: str, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(content)
+    with pytest.raises(ModelUnavailable, match="adapter"):
+        adapter_base(tmp_path)
+
+
+def test_the_hub_is_not_asked_for_a_local_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org/model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    model = ModelRef(source="hub", name_or_path="org/model")
+    with pytest.raises(InvalidSpec, match="is also a local path"):
+        locate(model, Paths(work=str(tmp_path)), {})
+
+
+def test_damaged_headers_tell_no_size(world: World, tmp_path: Path) -> None:
+    for number, header in enumerate((b"[]", b'{"a": {}}', b'{"a": 1}')):
+        path = tmp_path / f"{number}.safetensors"
+        path.write_bytes(len(header).to_bytes(8, "little") + header)
+        launch = Launch.model_validate(world.launch(f"header-{number}"))
+        launch.paths.model = str(tmp_path)
+        assert local_parameters(launch) is None
+        path.unlink()

@@ -289,6 +289,18 @@ def test_broken_line_7(folder: Path, tokenizer: Any) -> None:
     assert "set data.on_bad_row to 'drop'" in message
 
 
+def test_names_with_half_characters(folder: Path, tokenizer: Any) -> None:
+    """No file and no store takes a lone surrogate: it is shown as its escape."""
+    (folder / "a.jsonl").write_text('{"\\ud800x": 1}\n')
+    wrong = refusal(tokenizer, launch(folder / "a.jsonl"), folder)
+    assert "has the columns '\\ud800x'" in wrong.message
+    (folder / "a.jsonl").write_text('{"text": "a"}\n' * 20 + '{"txt\\ud800": 1}\n')
+    data = {"on_bad_row": "drop"}
+    report = prepare(launch(folder / "a.jsonl", data=data), folder / "out", tokenizer)
+    assert report.rows_dropped == 1
+    assert "\\ud800" in ledger(folder / "out")[0]["message"]
+
+
 def test_bad_rows_may_be_dropped(folder: Path, tokenizer: Any) -> None:
     rows = [*shop(30), {"messages": [{"role": "robot", "content": "x"}]}, turns("q", "  ")]
     path = write(folder / "a.jsonl", rows)
@@ -331,7 +343,7 @@ def test_model_that_does_not_exist(folder: Path) -> None:
     assert "/no/such model" in problem.message
 
 
-@pytest.mark.parametrize("name", ["gone.jsonl", "x" * 300, "nul\0.jsonl", "pipe.jsonl"])
+@pytest.mark.parametrize("name", ["gone.jsonl", "x" * 300, "pipe.jsonl"])
 def test_data_that_does_not_exist(folder: Path, tokenizer: Any, name: str) -> None:
     os.mkfifo(folder / "pipe.jsonl")
     problem = refusal(tokenizer, launch(folder / name), folder)
@@ -339,9 +351,7 @@ def test_data_that_does_not_exist(folder: Path, tokenizer: Any, name: str) -> No
     assert "there is no such file or folder" in problem.message
 
 
-@pytest.mark.parametrize(
-    "path", ["../secret.jsonl", "link.jsonl", "/etc/passwd", "x/../a.jsonl", "nul\0"]
-)
+@pytest.mark.parametrize("path", ["../secret.jsonl", "link.jsonl", "/etc/passwd", "x/../a.jsonl"])
 def test_path_that_climbs_out(folder: Path, tokenizer: Any, path: str) -> None:
     allowed = folder / "allowed"
     allowed.mkdir()

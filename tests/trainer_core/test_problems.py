@@ -39,6 +39,36 @@ def problems(changes: dict[str, Any], prefix: tuple[str, ...] = ()) -> list[Prob
             "/training/learning_rate",
             "`training.learning_rate` is 'fast', but it must be a number",
         ),
+        (
+            "training.learning_rate",
+            "1e-4",
+            "/training/learning_rate",
+            "`training.learning_rate` is '1e-4', but it must be a number",
+        ),
+        (
+            "training.max_steps",
+            True,
+            "/training/max_steps",
+            "`training.max_steps` is true, but it must be a whole number",
+        ),
+        (
+            "training.max_steps",
+            10**12,
+            "/training/max_steps",
+            "`training.max_steps` is 1000000000000, but it must be at most 1000000000",
+        ),
+        (
+            "model.subfolder",
+            "a/../../b",
+            "/model/subfolder",
+            "`model.subfolder`: 'a/../../b' leads out of the model: name a folder inside of it",
+        ),
+        (
+            "data.train.0.columns",
+            {"prompt": "a\0"},
+            "/data/train/0/columns",
+            "`data.train[0].columns`: it holds a NUL character: take it out",
+        ),
         ("training.seed", -1, "/training/seed", "`training.seed` is -1, but it must be at least 0"),
         (
             "training.optim",

@@ -104,6 +104,19 @@ def test_broken_jsonl_line_is_a_row_with_a_problem(tmp_path: Path) -> None:
     assert len(found) == 9
 
 
+def test_json_that_python_cannot_hold(tmp_path: Path) -> None:
+    deep, long = "[" * 100_000, f'{{"a": {"9" * 5000}}}'
+    (tmp_path / "a.jsonl").write_text(f"{deep}\n{long}\n")
+    assert [r.problem for r in rows(tmp_path / "a.jsonl")] == [
+        "it is not valid JSON: it is nested too deeply",
+        "it is not valid JSON: a number in it has too many digits",
+    ]
+    (tmp_path / "deep.json").write_text(deep)
+    assert "line 1 is not valid JSON: it is nested too deeply." in error(tmp_path / "deep.json")
+    (tmp_path / "long.json").write_text(f"[{long}]")
+    assert "line 1 is not valid JSON: a number in it has too" in error(tmp_path / "long.json")
+
+
 def test_line_that_is_no_object(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n[1]\n"x"\n')
     assert [r.problem for r in rows(tmp_path / "a.jsonl")] == [

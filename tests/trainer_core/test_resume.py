@@ -179,6 +179,17 @@ def test_a_damaged_checkpoint_is_refused(
     assert "never finished" in refused.result["message"]
 
 
+def test_a_damaged_checkpoint_of_its_own_is_passed_over(world: World, zygote: Zygote) -> None:
+    launch = world.launch("passed-over")
+    killed = zygote.run(launch, signals=[signal_at("metrics", "SIGKILL", step=7)])
+    newest = killed.work / "checkpoints/step-00000006"
+    shutil.copytree(killed.work / "checkpoints/step-00000004", newest, dirs_exist_ok=True)
+    (newest / "model.safetensors").write_bytes(b"damaged")
+    again = zygote.run(launch)
+    assert again.code == 0, again.log
+    assert again.of("resumed") == [{"step": 4}]
+
+
 def test_resume_never_starts_from_scratch(world: World, zygote: Zygote, checkpoint: Path) -> None:
     fresh = _resume_changed(world, zygote, "never", checkpoint, checkpoint={"resume": "never"})
     assert fresh.code == 0

@@ -29,7 +29,8 @@ class Ledger:
     """Writes `ledger.jsonl`, and decides by the spec's policies whether a row ends the run."""
 
     def __init__(self, path: Path, data: Data, max_length: int) -> None:
-        self._file = path.open("w", encoding="utf-8")
+        # Rows may hold half characters, which no encoding takes.
+        self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
         self._data = data
         self._max_length = max_length
         self._bad = Problems()

@@ -21,6 +21,7 @@ _SPEAKERS = {
 _OPENAI = ("role", "content")
 _READ = {"role", "content", "from", "value"}
 _ROLES = ("system", "developer", "user", "assistant")
+_SHOWN = 60
 _MEANINGFUL = ("tool_calls", "function_call", "tool_call_id", "weight", "loss", "train")
 
 
@@ -55,14 +56,21 @@ def _turn(turn: Any, where: str) -> Message:
             raise BadRow(f"`{where}.{key}` is set, but this task cannot learn from it: take it out")
     if turn.get(role_key) is None:
         raise BadRow(f"`{where}` has no `role` (or `from`)")
-    role = _SPEAKERS.get(turn[role_key]) if role_key == "from" else turn[role_key]
-    if role not in _ROLES:
-        known = _SPEAKERS if role_key == "from" else _ROLES
-        raise BadRow(
-            f"`{where}.{role_key}` is {turn[role_key]!r}, which this task does not know: use one "
-            f"of {listed(known)}"
-        )
+    role = _role(turn[role_key], role_key, where)
     return message(role, turn.get(content_key), f"{where}.{content_key}")
+
+
+def _role(given: Any, key: str, where: str) -> str:
+    """The role that a turn's speaker has; it may be anything that JSON can hold."""
+    known = _SPEAKERS if key == "from" else {role: role for role in _ROLES}
+    role = known.get(given) if isinstance(given, str) else None
+    if role is None:
+        shown = repr(given)
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+        raise BadRow(
+            f"`{where}.{key}` is {shown}, which this task does not know: use one of {listed(known)}"
+        )
+    return role
 
 
 def message(role: str, content: Any, where: str) -> Message:
@@ -86,7 +94,7 @@ def parsed(value: Any) -> Any:
     if isinstance(value, str) and value.lstrip()[:1] == "[":
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):  # also nested too deeply: then it is a text
             return value
     return value
 
@@ -109,6 +117,6 @@ def nearest(name: str, known: Sequence[str], wording: str = "is '{}' meant?") ->
 
 def listed(names: Iterable[str]) -> str:
     """The names in quotes, the first 20 of them."""
-    names = list(names)
+    names = [name.encode("utf-8", "backslashreplace").decode() for name in names]
     shown = ", ".join(f"'{name}'" for name in names[:20])
     return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown or "nothing"

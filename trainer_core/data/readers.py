@@ -164,8 +164,8 @@ def _read_json(file: File) -> Iterator[Row]:
                     yield Row(file.place(number), {}, problem)
         except (ValueError, RecursionError) as error:
             raise file.error(
-                f" line {scanner.line} is not valid JSON: {error}. The file must hold an array "
-                'of objects, or an object {"data": [...]}'
+                f" line {scanner.line} is not valid JSON: {_json_reason(error)}. The file must "
+                'hold an array of objects, or an object {"data": [...]}'
             ) from error
 
 
@@ -249,10 +249,18 @@ def _read_parquet(file: File) -> Iterator[Row]:
         )
 
 
+def _json_reason(error: Exception) -> str:
+    """Why a JSON file is none; the scanner's own words, where they are for people."""
+    foreign = isinstance(error, RecursionError) or "set_int_max_str_digits" in str(error)
+    return _json_problem(error) if foreign else str(error)
+
+
 def _json_problem(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg.removesuffix(' at')} at character {error.colno}"
-    return "it is nested too deeply"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "a number in it has too many digits"
 
 
 def _json_type(value: Any) -> str:

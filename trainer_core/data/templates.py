@@ -17,6 +17,8 @@ _CHATML = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
 )
+# What a template's own expressions raise: 1 / 0, range(10**9), a macro that calls itself.
+_ITS_OWN = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 Spans = list[tuple[int, int]]
@@ -64,7 +66,7 @@ class Template:
             raise InvalidSpec(
                 f"{FIELD} is not valid Jinja: line {error.lineno}: {error.message}", FIELD
             ) from error
-        except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
+        except (jinja2.TemplateError, *_ITS_OWN) as error:
             roles = ", ".join(message["role"] for message in messages[:8])
             raise BadRow(
                 f"the chat template refuses this conversation (roles: {roles}): {error}"

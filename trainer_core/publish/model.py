@@ -11,7 +11,7 @@ from trainer_core.checkpoints import disk_errors, require_space
 from trainer_core.context import Loaded
 from trainer_core.errors import TrainerError
 from trainer_core.publish.card import CardFacts, model_card
-from trainer_core.publish.manifest import Manifest, write_manifest
+from trainer_core.publish.manifest import Manifest, sync_folder, write_manifest
 from trainer_core.report import Reporter
 from trainer_core.spec import TrainSpec
 
@@ -75,6 +75,7 @@ def _into_place(staging: Path, folder: Path) -> Path:
         (folder / "manifest.json").unlink(missing_ok=True)
         shutil.rmtree(folder)
     staging.rename(folder)
+    sync_folder(folder.parent)
     return folder
 
 
