@@ -151,7 +151,7 @@ class Client:
         place = _Place(after)
         while not place.ended:
             try:
-                yield from place.passing(self._stream(job_id, place.after))
+                yield from place.passing(self._stream(job_id, place))
             except (httpx.TransportError, ApiError) as error:
                 if isinstance(error, ApiError) and error.status < _SERVER_ERROR:
                     raise
@@ -160,14 +160,17 @@ class Client:
             if not place.ended:
                 time.sleep(place.next_pause())
 
-    def _stream(self, job_id: str, after: int) -> Iterator[Frame]:
-        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+    def _stream(self, job_id: str, place: "_Place") -> Iterator[Frame]:
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(place.after)}
         path = f"/jobs/{job_id}/events"
         with self._http.stream("GET", path, headers=headers, timeout=STREAM_TIMEOUT) as answer:
             if answer.is_error:
                 answer.read()
             _check(answer)
-            yield from frames(answer.iter_lines())
+            try:
+                yield from frames(answer.iter_lines())
+            finally:  # heartbeats alone came for hours, maybe: it was there until now
+                place.last_answer = time.monotonic()
 
 
 @dataclass
@@ -177,7 +180,7 @@ class _Place:
     after: int
     ended: bool = False
     pause: float = FIRST_PAUSE
-    last_answer: float = field(default_factory=time.monotonic)
+    last_answer: float = field(default_factory=lambda: time.monotonic())
 
     def passing(self, stream: Iterator[Frame]) -> Iterator[Frame]:
         """Yield the frames of one connection and remember the place."""

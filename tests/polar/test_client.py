@@ -3,8 +3,10 @@
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -56,16 +58,22 @@ class Service(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture
-def service() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+@contextmanager
+def serving(handler: type[Service]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    Service.asked.clear()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    Service.asked.clear()
+    with serving(Service) as url:
+        yield url
 
 
 def test_a_broken_stream_goes_on_where_it_broke(service: str) -> None:
@@ -74,6 +82,33 @@ def test_a_broken_stream_goes_on_where_it_broke(service: str) -> None:
     assert [frame.id for frame in seen] == [1, 2, 3, 4, 5, None]
     assert Service.asked == ["0", "2", "4"]
     assert seen[-1].body == {"type": "end", "status": "succeeded", "last_seq": 5}
+
+
+class Quiet(Service):
+    """Sends heartbeats alone for hours, is away once, and then has the end."""
+
+    hours: ClassVar[list[int]] = []
+
+    def stream(self, after: int) -> None:
+        self.hours.append(after)
+        if len(self.hours) == 2:
+            self.answer(503, {"message": "starting", "errors": []})
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b": heartbeat\n\n")
+        if len(self.hours) == 3:
+            self.wfile.write(b'data: {"type":"end","status":"succeeded","last_seq":0}\n\n')
+
+
+def test_hours_of_heartbeats_use_no_patience_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The clock goes on by an hour with each request that the service hears.
+    clock = SimpleNamespace(monotonic=lambda: 3600.0 * len(Quiet.hours), sleep=lambda _: None)
+    monkeypatch.setattr("polar.client.time", clock)
+    Quiet.hours.clear()
+    with serving(Quiet) as url, Client(url) as client:
+        [end] = client.events("job", patience=3700)
+    assert (end.type, len(Quiet.hours)) == ("end", 3)
 
 
 def test_refusals_carry_their_message(service: str) -> None:
