@@ -64,12 +64,11 @@ class _Process(Collector):
         yield build
 
 
-_database, _process = _Database(), _Process()
+# Registering asks them nothing yet. Once, here: the first two scrapes may come at the same time.
+for _collector in (_Database(), _Process()):
+    REGISTRY.register(_collector)
 
 
 def exposition() -> bytes:
     """Return all metrics in Prometheus' text format."""
-    for collector in (_database, _process):
-        if collector not in REGISTRY._collector_to_names:
-            REGISTRY.register(collector)
     return generate_latest(REGISTRY)

@@ -4,12 +4,13 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from tests.app.server import Api
+from tests.app.server import Api, running
 from tests.services import wait_until
 
 PROBLEM = "application/problem+json"
@@ -200,6 +201,13 @@ def test_metrics_name_what_an_operator_watches(api: Api) -> None:
         "polar_events{",
     ):
         assert name in text
+
+
+def test_the_first_scrapes_may_come_together(api: Api) -> None:
+    with running(api.environment, api.key) as fresh, ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: fresh.client.get("/metrics"), range(8)))
+    assert [answer.status_code for answer in answers] == [200] * 8
+    assert all("polar_build" in answer.text for answer in answers)
 
 
 def test_capabilities_name_every_combination_and_schema(api: Api) -> None:
