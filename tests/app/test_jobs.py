@@ -409,8 +409,11 @@ def test_delete_with_artifacts_empties_the_jobs_prefix(api: Api, seaweed: Seawee
         client.put_object(Bucket=bucket, Key=f"prj_default/jobs/{job_id}/a/model/x", Body=b"1")
     assert api.client.delete(f"/jobs/{kept}").status_code == 204
     assert api.client.delete(f"/jobs/{emptied}", params={"artifacts": True}).status_code == 204
-    left = client.list_objects_v2(Bucket=bucket, Prefix="prj_default/jobs/").get("Contents", [])
-    assert [o["Key"] for o in left] == [f"prj_default/jobs/{kept}/a/model/x"]
+    found = {
+        job_id: client.list_objects_v2(Bucket=bucket, Prefix=f"prj_default/jobs/{job_id}/")
+        for job_id in (kept, emptied)
+    }
+    assert {job_id: page["KeyCount"] for job_id, page in found.items()} == {kept: 1, emptied: 0}
 
 
 def test_delete_with_artifacts_takes_the_model_out_of_the_registry(api: Api) -> None:

@@ -30,7 +30,7 @@ def write_rows(path: Path, count: int) -> None:
             file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     root = tmp_path_factory.mktemp("전체 스택")
     data = root / "data"

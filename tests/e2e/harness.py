@@ -191,22 +191,22 @@ def running_stack(
 ) -> Iterator[World]:
     """Start the stack on `folder`, and end it with everything that it started."""
     home = Home(folder)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:  # the stack's settings, not the other tests'
         for name, value in settings.items():
             patch.setenv(name, value)
         patch.setenv("POLAR_MODEL_FOLDERS", json.dumps([str(model.parent)]))
         patch.setenv("POLAR_DATA_FOLDERS", json.dumps([str(data)]))
         guard = control.launch(home, "127.0.0.1", "keys", attached=True)
-        try:
-            *_, state = control.progress(home, guard)
-            # Readiness does not wait for the fork server; the tests do, cold starts take long.
-            wait_until(lambda: _is_ready(home, "warm"), timeout=240, every=0.2)
-            key = (home.secrets / "api-key").read_text().strip()
-            with Client(state.url, key) as client:
-                yield World(home, state, client, model, data)
-        finally:
-            with suppress(control.StackFailed):
-                control.stop(home)
-            if guard.poll() is None:
-                guard.send_signal(signal.SIGKILL)
-            guard.wait(10)
+    try:
+        *_, state = control.progress(home, guard)
+        # Readiness does not wait for the fork server; the tests do, cold starts take long.
+        wait_until(lambda: _is_ready(home, "warm"), timeout=240, every=0.2)
+        key = (home.secrets / "api-key").read_text().strip()
+        with Client(state.url, key) as client:
+            yield World(home, state, client, model, data)
+    finally:
+        with suppress(control.StackFailed):
+            control.stop(home)
+        if guard.poll() is None:
+            guard.send_signal(signal.SIGKILL)
+        guard.wait(10)
