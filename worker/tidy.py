@@ -11,11 +11,14 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.attempts.service import release
 from app.db import transaction
 from app.settings import Settings
+from worker.registration import host_id
+from worker.targets.local import LocalTarget
 
 DAY = 86_400.0
-EVERY = 3600.0
+EVERY, LOOK_EVERY = 3600.0, 60.0
 KEEP = {"attempts": 3 * DAY, "preparations": 3 * DAY, "prepared": 7 * DAY, "supervisors": 14 * DAY}
 _log = logging.getLogger(__name__)
 
@@ -67,19 +70,43 @@ def _remove(path: Path) -> bool:
     return not path.exists()
 
 
+_STUCK = text(
+    """
+    SELECT id FROM attempts WHERE worker_id = :worker AND finished_at IS NOT NULL
+        AND released_at IS NULL AND cleanup_error IS NOT NULL
+    """
+)
+
+
+def give_back(settings: Settings) -> int:
+    """Give devices back whose processes withstood SIGKILL and are gone by now; returns how many."""
+    target = LocalTarget(settings)
+    with transaction() as session:
+        stuck = list(session.execute(_STUCK, {"worker": host_id(settings)}).scalars())
+        free = [attempt for attempt in stuck if target.is_gone(attempt)]
+        for attempt in free:
+            release(session, attempt)
+    return len(free)
+
+
 def keep_tidy(settings: Settings) -> threading.Thread:
-    """Tidy the data folder now and every hour, in a thread that ends with the process."""
-    thread = threading.Thread(target=_forever, args=[settings.home], name="tidy", daemon=True)
+    """Tidy the data folder now and every hour, and devices every minute, in a thread of its own."""
+    thread = threading.Thread(target=_forever, args=[settings], name="tidy", daemon=True)
     thread.start()
     return thread
 
 
-def _forever(home: Path) -> None:
+def _forever(settings: Settings) -> None:
+    tidied = float("-inf")
     while True:
         try:
-            with transaction() as session:
-                removed = tidy(session, home, time.time())
-            _log.info("tidied %d folders and logs", removed)
+            if given := give_back(settings):
+                _log.info("%d attempts gave their devices back at last", given)
+            if time.monotonic() - tidied >= EVERY:
+                with transaction() as session:
+                    removed = tidy(session, settings.home, time.time())
+                tidied = time.monotonic()
+                _log.info("tidied %d folders and logs", removed)
         except (SQLAlchemyError, OSError) as error:
             _log.warning("not tidied: %s", type(error).__name__)
-        time.sleep(EVERY)
+        time.sleep(LOOK_EVERY)

@@ -1,6 +1,8 @@
 """Housekeeping: what is old and unused goes, what is used stays, one at a time."""
 
+import json
 import os
+import subprocess
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +16,8 @@ from app.settings import Settings
 from app.storage import Store
 from tests.worker.world import PROJECT, add_host, add_job, one, rows, run_sql
 from worker.placement import place
-from worker.tidy import DAY, tidy
+from worker.proctree import identify
+from worker.tidy import DAY, give_back, tidy
 
 KEY, OTHER = "a" * 64, "b" * 64
 
@@ -157,3 +160,30 @@ def test_prepared_data_stay_while_a_preparation_runs(settings: Settings, tmp_pat
     run_sql("UPDATE preparations SET status = 'failed'")
     with transaction() as session:
         assert tidy(session, tmp_path, time.time()) == 1
+
+
+def test_b2_devices_are_given_back_once_what_withstood_sigkill_is_gone(settings: Settings):
+    add_host("h1", slots=1)
+    settings.worker_id = "h1"
+    add_job()
+    with transaction() as session:
+        assert place(session, "r") == 1
+    attempt = one("SELECT id FROM attempts")
+    run_sql("UPDATE attempts SET outcome = 'failed', finished_at = now(), cleanup_error = 'busy'")
+    assert give_back(settings) == 0  # nobody noted what ran there
+    survivor = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        who = identify(survivor.pid)
+        assert who is not None
+        work = settings.home / "attempts" / attempt
+        work.mkdir(parents=True)
+        (work / "run.json").write_text(json.dumps({"pid": who.pid, "start": who.start}))
+        assert give_back(settings) == 0
+        assert one("SELECT attempt_id FROM devices") == attempt
+    finally:
+        survivor.kill()
+        survivor.wait()
+    assert give_back(settings) == 1
+    assert one("SELECT attempt_id FROM devices") is None
+    assert rows("SELECT outcome, cleanup_error FROM attempts") == [("failed", None)]
+    assert give_back(settings) == 0

@@ -12,7 +12,7 @@ from trainer_core.publish.manifest import write_durably
 from trainer_core.spec import Launch
 from worker import forks
 from worker.process import Order, TrainerProcess, start
-from worker.proctree import Identity, is_alive, kill_tree, send
+from worker.proctree import Identity, is_alive, kill_tree, send, tree
 from worker.target import Handle, Observation, Observations, ProvisioningFailed
 
 RUN_FILE = "run.json"
@@ -88,12 +88,16 @@ class LocalTarget:
 
     def sweep(self, label: str) -> Sequence[Handle]:
         """Return what runs on this host, by the notes in the attempts' folders."""
-        found = (
-            self._noted(path.parent.name) for path in self._attempts.glob(f"{label}*/run.json")
-        )
+        found = (self.noted(path.parent.name) for path in self._attempts.glob(f"{label}*/run.json"))
         return [handle for handle in found if handle and is_alive(_identity(handle))]
 
-    def _noted(self, label: str) -> Handle | None:
+    def is_gone(self, label: str) -> bool:
+        """Say whether nothing of a noted attempt runs any more; False when nobody can tell."""
+        handle = self.noted(label)
+        return handle is not None and not tree(_identity(handle), label)
+
+    def noted(self, label: str) -> Handle | None:
+        """Return the handle that was noted in the attempt's folder."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             data = json.loads((self._attempts / label / RUN_FILE).read_bytes())
             return Handle(self.name, label, {"pid": int(data["pid"]), "start": int(data["start"])})
