@@ -163,19 +163,19 @@ class Training(Strict):
     optim: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd"] = "adamw_torch_fused"
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
-    adam_epsilon: float = Field(1e-8, gt=0)
+    adam_epsilon: float = Field(1e-8, gt=0, le=1)
     lr_scheduler_type: Literal[
         "linear", "cosine", "constant", "constant_with_warmup", "polynomial"
     ] = "cosine"
     warmup_steps: float = Field(
         0.1, ge=0, le=_MOST, description="Steps; a value below 1 is a share of all steps."
     )
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, le=1000)
     max_grad_norm: float = Field(1.0, ge=0)
     seed: int = Field(42, ge=0, le=2**32 - 1)
     data_seed: int | None = Field(None, ge=0, le=2**32 - 1)
     gradient_checkpointing: bool | None = None
-    neftune_noise_alpha: float | None = Field(None, gt=0)
+    neftune_noise_alpha: float | None = Field(None, gt=0, le=1000)
     logging_steps: int = Field(1, ge=1, le=_MOST)
 
 
@@ -184,7 +184,7 @@ class LoraAdapter(Strict):
 
     type: Literal["lora"]
     r: int = Field(16, ge=1, le=1024)
-    lora_alpha: float = Field(32, gt=0)
+    lora_alpha: float = Field(32, gt=0, le=65_536)
     lora_dropout: float = Field(0.05, ge=0, lt=1)
     target_modules: TargetModules = "all-linear"
     modules_to_save: list[str] = Field(default_factory=list)

@@ -117,11 +117,23 @@ def test_a_model_of_another_kind(world: World, zygote: Zygote) -> None:
     assert "not a causal language model" in run.exit["message"]
 
 
-def test_target_modules_that_do_not_exist(world: World, zygote: Zygote) -> None:
-    adapter = {"type": "lora", "target_modules": ["nothing_like_this"]}
-    run = zygote.run(world.launch("modules", adapter=adapter))
+@pytest.mark.parametrize(
+    ("field", "names", "hint"),
+    [
+        ("target_modules", ["nothing_like_this"], "it has "),
+        ("target_modules", ["q_proj", "k_prj"], "did you mean 'k_proj'?"),
+        ("modules_to_save", ["lm_haed"], "did you mean 'lm_head'?"),
+    ],
+)
+def test_a34_modules_that_do_not_exist(
+    world: World, zygote: Zygote, field: str, names: list[str], hint: str
+) -> None:
+    """PEFT would pass over all of them but the first."""
+    adapter = {"type": "lora", field: names}
+    run = zygote.run(world.launch(f"modules-{names[-1]}", adapter=adapter))
     assert run.code == 64
-    assert "adapter.target_modules" in run.exit["message"]
+    assert f"adapter.{field} names '{names[-1]}'" in run.exit["message"]
+    assert hint in run.exit["message"]
 
 
 def test_an_adapter_on_the_head_is_refused(world: World, zygote: Zygote) -> None:

@@ -2,13 +2,19 @@
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer_core.runs import World, Zygote
+from trainer_core.errors import Diverged
+from trainer_core.events import EventWriter
 from trainer_core.publish.manifest import canonical_hash, verify
+from trainer_core.publish.model import check_weights
+from trainer_core.report import Reporter
+from trainer_core.stop import StopSignal
 
 pytestmark = pytest.mark.train
 
@@ -94,6 +100,20 @@ def test_a12_an_untrained_adapter_is_told(world: World, zygote: Zygote) -> None:
     run = zygote.run(world.launch("zero", adapter=LORA, training={"max_steps": 1}))
     assert run.code == 0
     assert "adapter_unchanged" in {w["code"] for w in run.of("warning")}
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_weights_that_the_last_step_broke_are_not_published(tmp_path: Path, number: float) -> None:
+    """No loss comes after the last step, so that only the weights can tell."""
+    import torch
+    from safetensors.torch import save_file
+
+    weights = {"a": torch.ones(3), "b": torch.tensor([1.0, number])}
+    save_file(weights, tmp_path / "model.safetensors")
+    with closing(EventWriter(tmp_path / "events.jsonl")) as writer:
+        report = Reporter(writer, StopSignal())
+        with pytest.raises(Diverged, match=r"not finite \(b\): lower training.learning_rate"):
+            check_weights(tmp_path, torch.nn.Linear(1, 1), report)
 
 
 def test_a21_merged_equals_base_and_adapter(world: World, zygote: Zygote) -> None:

@@ -1,6 +1,6 @@
 """Transformers and PEFT: every model of the hub with safetensors; full training and LoRA."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from trainer_core.context import Loaded
 from trainer_core.errors import InvalidSpec
 from trainer_core.loading import load_causal_lm, load_tokenizer, model_errors
 from trainer_core.model_source import ModelSource, adapter_base, allowed_folder, locate
+from trainer_core.problems import nearest
 from trainer_core.publish.manifest import canonical_hash
 from trainer_core.spec import LoraAdapter, Paths, TrainSpec
 
@@ -73,6 +74,9 @@ def _attach(model: Any, adapter: LoraAdapter) -> Any:
     from peft import LoraConfig, get_peft_model
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    if adapter.target_modules != "all-linear":
+        _require_modules(model, "target_modules", adapter.target_modules)
+    _require_modules(model, "modules_to_save", adapter.modules_to_save)
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=adapter.r,
@@ -98,6 +102,20 @@ def _attach(model: Any, adapter: LoraAdapter) -> Any:
     # Without a name PEFT asks no hub about the base at every save; publishing writes it.
     adapted.peft_config["default"].base_model_name_or_path = None
     return adapted
+
+
+def _require_modules(model: Any, field: str, names: Sequence[str]) -> None:
+    """PEFT passes over a name that no module has, as long as another one fits."""
+    modules = {name for name, _ in model.named_modules() if name}
+    last = {name.rpartition(".")[2] for name in modules}
+    for name in names:
+        if not any(module == name or module.endswith(f".{name}") for module in modules):
+            close = nearest(name, sorted(last))
+            known = f"did you mean '{close}'?" if close else f"it has {', '.join(sorted(last))}"
+            raise InvalidSpec(
+                f"adapter.{field} names '{name}', but the model has no such module: {known}",
+                f"adapter.{field}",
+            )
 
 
 def _require_fp32_trainables(model: Any, spec: TrainSpec) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer_core.checkpoints import disk_errors, require_space
 from trainer_core.context import Loaded
-from trainer_core.errors import TrainerError
+from trainer_core.errors import Diverged, TrainerError
 from trainer_core.publish.card import CardFacts, model_card
 from trainer_core.publish.manifest import Manifest, sync_folder, write_manifest
 from trainer_core.report import Reporter
@@ -99,14 +99,21 @@ def merge(model: Any) -> tuple[Any, float]:
 def check_weights(folder: Path, model: Any, report: Reporter) -> None:
     """Reopen what was written: something, finite, and an adapter that is not all zero.
 
-    Raises TrainerError. An adapter that training left at zero is written rightly: a warning.
+    Raises TrainerError, and Diverged for what training broke. An adapter that training left at
+    zero is written rightly: a warning.
     """
     tensors = 0
     written = 0.0
     for name, tensor in _tensors(folder):
         tensors += 1
-        if not tensor.numel() or not tensor.isfinite().all():
-            raise TrainerError(f"the written weights are not usable: {name}")
+        if not tensor.numel():
+            raise TrainerError(f"the written weights are not usable: {name} is empty")
+        if not tensor.isfinite().all():
+            raise Diverged(
+                f"the trained weights are not finite ({name}): lower training.learning_rate or"
+                " training.weight_decay",
+                "training.learning_rate",
+            )
         if "lora_B" in name:
             written = max(written, tensor.abs().max().item())
     if not tensors:
