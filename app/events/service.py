@@ -74,10 +74,14 @@ def start_of_job(project_id: str, job_id: str, cursor: str | None) -> Start:
 def start_of_project(project_id: str, cursor: str | None) -> Start:
     """Check the cursor of a stream over all jobs (none: what happens from now on)."""
     newest = ProjectSource(project_id).newest()
-    after = decode_position(cursor) if cursor else newest
+    return Start(_position(cursor, newest) if cursor else newest, newest, {})
+
+
+def _position(cursor: str, newest: Position) -> Position:
+    after = decode_position(cursor)
     if after > newest:
-        raise invalid_cursor(cursor or "", "it is past the newest event")
-    return Start(after, newest, {})
+        raise invalid_cursor(cursor, "it is past the newest event")
+    return after
 
 
 def job_page(
@@ -93,8 +97,9 @@ def job_page(
 
 def project_page(project_id: str, cursor: str | None, types: list[str] | None, limit: int) -> str:
     """Return an EventPage as JSON, from the start without a cursor."""
-    after = decode_position(cursor) if cursor else START
-    page = ProjectSource(project_id).read(after, types, limit)
+    source = ProjectSource(project_id)
+    after = _position(cursor, source.newest()) if cursor else START
+    page = source.read(after, types, limit)
     return _page_json(page, f'"{encode_position(page.position)}"')
 
 
