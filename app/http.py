@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
 import sqlalchemy.exc
 from fastapi import FastAPI, Path, Request, Response
@@ -85,15 +85,23 @@ def _body_problems(request: Request, error: RequestValidationError) -> list[Fiel
     field = getattr(request.scope.get("route"), "body_field", None)
     if field is None or any(e["loc"][0] != "body" for e in error.errors()):
         return []
-    annotation = field.field_info.annotation
-    if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+    model = _model_in(field.field_info.annotation)
+    if model is None:
         return []
     if error.body is None:
         return [FieldProblem(pointer="", message="the body is missing; it must be a JSON object")]
     if isinstance(error.body, bytes):
         message = "send the body as JSON, with the header `Content-Type: application/json`"
         return [FieldProblem(pointer="", message=message)]
-    return body_problems(annotation, error.body)
+    return body_problems(model, error.body)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the body's model, also where the body may be left out (`Model | None`)."""
+    for member in (annotation, *get_args(annotation)):
+        if isinstance(member, type) and issubclass(member, BaseModel):
+            return member
+    return None
 
 
 def body_problems(model: type[BaseModel], body: Any) -> list[FieldProblem]:

@@ -154,6 +154,16 @@ def test_an_unreadable_body_says_what_it_must_be(api: Api, body: bytes) -> None:
     assert "JSON in UTF-8" in answer.json()["message"]
 
 
+def test_a_body_that_may_be_left_out_is_explained_as_well(api: Api) -> None:
+    job = f"/jobs/job_{'0' * 26}"
+    answer = api.client.post(f"{job}/clone", json={"override": {}})
+    assert answer.status_code == 422
+    assert "did you mean `overrides`?" in answer.json()["message"]
+    answer = api.client.post(f"{job}/retry", json={"from_scratch": "yes"})
+    assert answer.json()["errors"][0]["pointer"] == "/from_scratch"
+    assert "`from_scratch` is 'yes', but it must be true or false" in answer.json()["message"]
+
+
 def test_request_ids_go_in_and_out(api: Api) -> None:
     given = api.client.get("/jobs", headers={"X-Request-ID": "abc-1.2_3"})
     assert given.headers["x-request-id"] == "abc-1.2_3"
