@@ -26,7 +26,7 @@ from app.settings import Settings
 
 MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 TAKEN = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
-_REFUSED = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+REFUSED = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 
 class StoreUnavailable(Unavailable):
@@ -142,7 +142,7 @@ def translated(where: str, key: str) -> Iterator[None]:
 
 
 def _explain(where: str, code: str) -> str:
-    if code in _REFUSED:
+    if code in REFUSED:
         return f"{where}: access refused; check the S3 keys and their rights on the bucket"
     if code in ("NoSuchBucket", *MISSING):
         return f"{where}: there is no such bucket; create it or correct POLAR_S3_BUCKET"

@@ -9,8 +9,9 @@ from sqlalchemy import text
 from app.datasets.service import Located, is_foreign, locate
 from app.db import transaction
 from app.registry.service import find_version, parse_version
+from app.s3 import MISSING, REFUSED, StoreUnavailable, caused_by
 from app.settings import Settings
-from app.storage import Store, join_key
+from app.storage import ObjectInfo, Store, join_key
 from trainer_core.errors import InvalidSpec, ModelUnavailable
 from trainer_core.spec import DataSource, ModelRef, TrainSpec
 from worker.transfer import download_folder
@@ -87,7 +88,8 @@ class Fetcher:
         if is_foreign(self._project_id, location, self._settings.s3_bucket):
             raise InvalidSpec(f"{location!r} belongs to another project", field)
         store = self._store.at(bucket)
-        objects = [o for o in store.list_objects(key) if o.key == key or _below(o.key, key)]
+        listed = self._listed(store, key, field)
+        objects = [o for o in listed if o.key == key or _below(o.key, key)]
         if not objects:
             raise InvalidSpec(f"there is nothing at {location!r}", field)
         version = hashlib.sha256(repr([location, objects]).encode()).hexdigest()
@@ -100,6 +102,20 @@ class Fetcher:
                 store.get_file(each.key, path, size=each.size)
         single = len(objects) == 1 and objects[0].key == key
         return folder / Path(key).name if single else folder
+
+    def _listed(self, store: Store, key: str, field: str) -> list[ObjectInfo]:
+        """List a bucket of the user's; one that we cannot read will not be there later either."""
+        try:
+            return list(store.list_objects(key))
+        except StoreUnavailable as error:
+            foreign = store.bucket != self._settings.s3_bucket
+            if not (foreign and caused_by(error, MISSING | REFUSED | {"NoSuchBucket"})):
+                raise
+            raise InvalidSpec(
+                f"the bucket {store.bucket!r} does not exist, or the service's keys may not read "
+                "it: correct the name, or ask the operator for access",
+                field,
+            ) from error
 
     def model(self, ref: ModelRef) -> str | None:
         """Fetch a model that the trainer cannot read itself; None for one that it can."""

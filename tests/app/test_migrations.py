@@ -12,8 +12,8 @@ import sqlalchemy.exc
 from alembic import command
 from sqlalchemy import Connection, create_engine, inspect, text
 
-from app.__main__ import alembic_config
 from app.jobs.lifecycle import LEGAL, TERMINAL, Status, transition
+from app.migration import alembic_config
 from app.settings import get_settings
 from polar.stack.services import Postgres
 from tests.services import ROOT
