@@ -1,6 +1,7 @@
 """`python -m app serve | migrate | first-key | openapi`."""
 
 import argparse
+import gc
 import importlib
 import sys
 
@@ -20,6 +21,9 @@ def serve() -> int:
     settings = get_settings()
     write_json_lines()
     app = create_app(settings)
+    # What was made so far stays: the garbage collector need not walk it again and again.
+    gc.collect()
+    gc.freeze()
     server = Server(
         app,
         uvicorn.Config(

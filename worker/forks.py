@@ -39,6 +39,11 @@ def socket_path(settings: Settings) -> Path:
     return settings.warm_socket or settings.home / "run" / "warm.sock"
 
 
+def supervisors_path(path: Path) -> Path:
+    """Where the part of the fork server at `path` listens that forks supervisors quickly."""
+    return path.with_name("lite.sock")
+
+
 def ping(path: Path, timeout: float = 2.0) -> bool:
     """Say whether a fork server answers there."""
     try:

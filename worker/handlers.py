@@ -47,11 +47,13 @@ def start_supervisor(kind: str, identifier: str) -> int:
     settings = get_settings()
     log = settings.home / "logs" / "supervisors" / f"{identifier}.log"
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        return _fork(forks.socket_path(settings), [kind, identifier], log)
-    except forks.NoWarmServer as refused:
-        _log.info("supervisor of %s starts cold: %s", identifier, refused)
-        return _spawn([kind, identifier], log)
+    path = forks.socket_path(settings)
+    for server in (forks.supervisors_path(path), path):
+        try:
+            return _fork(server, [kind, identifier], log)
+        except forks.NoWarmServer as refused:
+            _log.info("supervisor of %s does not start warm: %s", identifier, refused)
+    return _spawn([kind, identifier], log)
 
 
 def _fork(path: Path, argv: list[str], log: Path) -> int:

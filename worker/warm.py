@@ -8,7 +8,9 @@ a descriptor that only the child reads. Beside it travels a lifeline (`worker.li
 with one is killed by the kernel when its client dies.
 """
 
+import ctypes
 import fcntl
+import gc
 import importlib
 import json
 import logging
@@ -18,7 +20,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,13 +35,14 @@ from app.settings import Settings, default_home
 from trainer_core.launch import SECRETS_FD
 from worker import lifeline
 from worker.environment import clean_environment, import_time
-from worker.forks import LONGEST
+from worker.forks import LONGEST, supervisors_path
 from worker.proctree import identify
 
 _log = logging.getLogger(__name__)
 _QUIET_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _OWN = ("POLAR_HOME", "POLAR_WARM_SOCKET")
 _BACKLOG = 64
+_PR_SET_PDEATHSIG = 1
 
 # What a child becomes: the module whose `main` is called.
 ROLES = {"trainer": "trainer_core.__main__", "supervisor": "worker.supervisor"}
@@ -56,11 +59,32 @@ def main(arguments: Sequence[str]) -> int:
 def serve(socket_path: Path) -> int:
     """Import the stack, then fork on request until SIGTERM."""
     _shed_environment()
-    started_with = dict(os.environ)
-    _preload()
-    server = ForkServer(socket_path, import_time(started_with))
-    server.run()
+    started_with = import_time(dict(os.environ))
+    _preload_supervisors()
+    # Before the stack is here: a fork copies the tables of all memory, which then are large.
+    light = _start_light(supervisors_path(socket_path), started_with)
+    _preload_trainers()
+    ForkServer(socket_path, started_with).run()
+    with suppress(ProcessLookupError):
+        os.kill(light, signal.SIGTERM)
     return 0
+
+
+def _start_light(path: Path, started_with: dict[str, str]) -> int:
+    """Fork a server for supervisors alone, which ends with this process; returns its pid."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        gc.freeze()
+        server = ForkServer(path, started_with, ("supervisor",))
+        server.run(alive=lambda: os.getppid() == parent)
+        code = 0
+    finally:
+        os._exit(code)
 
 
 def _shed_environment() -> None:
@@ -72,13 +96,16 @@ def _shed_environment() -> None:
         os.environ[name] = "1"
 
 
-def _preload() -> None:
-    for module in ROLES.values():
-        importlib.import_module(module)
+def _preload_supervisors() -> None:
+    importlib.import_module(ROLES["supervisor"])
     # What supervisors load late: the database's driver, and the store's model of S3.
     nothing = Settings.model_construct(s3_access_key="none", s3_secret_key=SecretStr("none"))
     create_engine("postgresql+psycopg://").dispose()
     connect(nothing, "http://127.0.0.1")
+
+
+def _preload_trainers() -> None:
+    importlib.import_module(ROLES["trainer"])
     importlib.import_module("trainer_core.warm").preload()
 
 
@@ -88,11 +115,12 @@ class ForkServer:
 
     path: Path
     import_time: dict[str, str]
+    kinds: tuple[str, ...] = tuple(ROLES)
     children: dict[int, socket.socket | None] = field(default_factory=dict)
     stopping: bool = False
 
-    def run(self) -> None:
-        """Serve until SIGTERM; children live on."""
+    def run(self, alive: Callable[[], bool] = lambda: True) -> None:
+        """Serve until SIGTERM, or until `alive` says no; children live on."""
         listener = self._listen()
         bell_in, bell_out = os.pipe()
         for end in (bell_in, bell_out):
@@ -104,7 +132,7 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, "listener")
         self._selector.register(bell_in, selectors.EVENT_READ, "bell")
-        while not self.stopping:
+        while not self.stopping and alive():
             for key, _ in self._selector.select(timeout=5.0):
                 if key.data == "listener":
                     self._accept(listener)
@@ -160,7 +188,7 @@ class ForkServer:
             _say(client, {"ok": True, "pid": os.getpid()})
             client.close()
             return
-        if request["op"] != "fork" or request["kind"] not in ROLES or not descriptors:
+        if request["op"] != "fork" or request["kind"] not in self.kinds or not descriptors:
             raise ValueError("unknown request")
         if request["kind"] == "trainer" and import_time(request["environment"]) != self.import_time:
             raise ValueError("the trainer needs variables that count at import")

@@ -131,12 +131,18 @@ class Rig:
         return [each for (each,) in found]
 
     def expire(self, attempt_id: str) -> None:
-        """Let the lease run out now and have the attempt taken over, as the reconciler does."""
-        run_sql(
-            "UPDATE attempts SET lease_expires_at = to_timestamp(0) WHERE id = :id", id=attempt_id
-        )
-        with transaction() as session:
-            assert service.expire(session, attempt_id)
+        """Let the lease run out now and have the attempt taken over, as the reconciler does.
+
+        Nobody is taken over before the database has been up for one lease.
+        """
+
+        def taken_over() -> bool:
+            query = "UPDATE attempts SET lease_expires_at = to_timestamp(0) WHERE id = :id"
+            run_sql(query, id=attempt_id)
+            with transaction() as session:
+                return service.expire(session, attempt_id) is not None
+
+        wait_until(taken_over, timeout=90)
 
     def assert_clean(self, job_id: str) -> None:
         """Nothing of the job runs any more, and its devices are free."""

@@ -48,7 +48,7 @@ PROGRAM = textwrap.dedent(
         sys.modules["standin"] = types.SimpleNamespace(main=main)
         warm.ROLES["trainer"] = "standin"
 
-    warm._preload = preload
+    warm._preload_trainers = preload
     sys.exit(warm.serve(Path(sys.argv[1])))
     """
 )
@@ -169,3 +169,24 @@ def test_nonsense_does_not_disturb_the_server(server: Path) -> None:
     with pytest.raises(NoWarmServer):
         forks.fork(server, request, [0])  # HF_HUB_OFFLINE is missing
     assert forks.ping(server)
+
+
+def test_supervisors_come_from_a_light_part_that_ends_with_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "warm.sock"
+    light = forks.supervisors_path(path)
+    environment = {"PATH": os.environ["PATH"]}
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(path)], cwd=ROOT, env=environment
+    )
+    try:
+        wait_until(lambda: forks.ping(path) and forks.ping(light))
+        request = ForkRequest("trainer", ["0"], str(tmp_path), str(tmp_path / "out"))
+        private = forks.memory_file({})
+        with pytest.raises(NoWarmServer, match="unknown request"):
+            forks.fork(light, request, [private])
+        os.close(private)
+    finally:
+        process.kill()
+        process.wait(10)
+    wait_until(lambda: not light.exists())
+    assert not forks.ping(light)
