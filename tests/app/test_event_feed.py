@@ -1,13 +1,13 @@
 """Streams under stress: restarts, many clients, slow clients, late commits."""
 
 import asyncio
-import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import httpx
 import psutil
@@ -260,13 +260,13 @@ def test_progress_of_all_jobs_is_streamed(api: Api) -> None:
 def test_a_client_that_left_is_forgotten(api: Api) -> None:
     """The process keeps no socket of streams whose clients have gone."""
     job = new_job(api)
-    folder = f"/proc/{api.process.pid}/fd"
-    before = len(os.listdir(folder))  # noqa: PTH208
+    folder = Path(f"/proc/{api.process.pid}/fd")
+    before = len(list(folder.iterdir()))
     with ExitStack() as stack:
         opened = []  # an iterator that is forgotten closes its response
         for _ in range(20):
             client = stack.enter_context(api.with_key(api.key))
             opened.append(stack.enter_context(stream(client, f"/jobs/{job}/events")))
             next(opened[-1])
-        assert len(os.listdir(folder)) >= before + 20  # noqa: PTH208
-    wait_until(lambda: len(os.listdir(folder)) <= before + 2, timeout=20)  # noqa: PTH208
+        assert len(list(folder.iterdir())) >= before + 20
+    wait_until(lambda: len(list(folder.iterdir())) <= before + 2, timeout=20)

@@ -358,7 +358,10 @@ def test_patch_changes_what_it_names(api: Api) -> None:
 
 def test_queue_position_follows_priority_then_age(api: Api) -> None:
     early, late = submit(api), submit(api)
-    show = lambda job: api.client.get(f"/jobs/{job['id']}").json()["queue_position"]  # noqa: E731
+
+    def show(job: dict[str, object]) -> int:
+        return api.client.get(f"/jobs/{job['id']}").json()["queue_position"]
+
     assert show(late) == show(early) + 1
     api.client.patch(f"/jobs/{late['id']}", json={"priority": 99})
     assert show(late) == 1
