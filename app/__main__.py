@@ -12,7 +12,7 @@ from app.db import transaction
 from app.journal import write_json_lines
 from app.keys.service import first_key
 from app.main import create_app
-from app.server import Server
+from app.server import Protocol, Server
 from app.settings import get_settings
 
 
@@ -30,6 +30,8 @@ def serve() -> int:
             app,
             host=settings.host,
             port=settings.port,
+            http=Protocol,
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,

@@ -14,6 +14,7 @@ from app.artifacts.routes import router as artifacts
 from app.capabilities.routes import router as capabilities
 from app.datasets.receive import clean_uploads
 from app.datasets.routes import router as datasets
+from app.db import LoopStatements
 from app.events.feed import Feed
 from app.events.routes import router as events
 from app.health.routes import router as health
@@ -50,8 +51,12 @@ ROUTERS: tuple[APIRouter, ...] = (
 async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
     to_thread.current_default_thread_limiter().total_tokens = settings.threads
     clean_uploads(settings.home)
-    async with Feed(settings).running() as app.state.feed:
-        yield
+    app.state.statements = LoopStatements(settings)
+    try:
+        async with Feed(settings).running() as app.state.feed:
+            yield
+    finally:
+        await app.state.statements.close()
 
 
 class Api(FastAPI):

@@ -64,9 +64,13 @@ def resolve(spec: TrainSpec, hardware: Hardware, model_parameters: int | None = 
     training = filled.training.model_copy(update=plan.fields())
     if hardware.gpus and (tight := plan.shortage()):
         warnings.append(Warning(code="memory_tight", message=tight))
-    # Validated once more: a default must be as legal as a value that is given.
-    whole = filled.model_copy(update={"training": training}).model_dump()
-    return Resolved(spec=TrainSpec.model_validate(whole), warnings=warnings)
+    # Validated once more: what was computed must be as legal as what is given.
+    blocks = {"training": _legal(training), "evaluation": _legal(filled.evaluation)}
+    return Resolved(spec=filled.model_copy(update=blocks), warnings=warnings)
+
+
+def _legal(block: Block) -> Block:
+    return type(block).model_validate(block.model_dump())
 
 
 def size_in_name(name: str) -> int | None:

@@ -5,6 +5,9 @@ Only `task`, `model` and `data` are required. A field left out (None, or `auto`)
 (Transformers, TRL, PEFT).
 """
 
+from collections.abc import Iterable
+from functools import reduce
+from operator import getitem
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -13,9 +16,11 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationError,
     field_validator,
     model_validator,
 )
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 DataFormat = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text"]
@@ -27,27 +32,41 @@ class Strict(BaseModel):
     """A block of the spec: unknown fields are refused, values are not coerced from strings."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
+        extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False
     )
 
-    @field_validator("*", mode="after")
+    @model_validator(mode="before")
     @classmethod
-    def _can_be_stored(cls, value: Any) -> Any:
-        if _holds_nul(value):
-            raise ValueError("it holds a NUL character: take it out")
-        return value
+    def _can_be_stored(cls, given: Any) -> Any:
+        place = _nul_in(given)
+        if place is None:
+            return given
+        problem = PydanticCustomError("value_error", "it holds a NUL character: take it out")
+        found = reduce(getitem, place, given)
+        details = InitErrorDetails(type=problem, loc=place, input=found)
+        raise ValidationError.from_exception_data(cls.__name__, [details])
 
 
-def _holds_nul(value: Any) -> bool:
-    """Whether a text, or one of a list's or an object's own, has the character that no store takes.
+def _nul_in(value: Any) -> tuple[int | str, ...] | None:
+    """Where a document has the character that no store takes; None: nowhere.
 
-    Blocks inside are asked for themselves.
+    One walk over what was given is much cheaper than to ask every field by itself.
     """
     if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, list):
-        return any(map(_holds_nul, value))
-    return isinstance(value, dict) and any(map(_holds_nul, [*value, *value.values()]))
+        return () if "\0" in value else None
+    if isinstance(value, dict):
+        if any(isinstance(name, str) and "\0" in name for name in value):
+            return ()
+        members: Iterable[tuple[int | str, Any]] = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
+    else:
+        return None
+    for name, member in members:
+        inside = _nul_in(member)
+        if inside is not None:
+            return name, *inside
+    return None
 
 
 class SecretRef(Strict):

@@ -48,15 +48,15 @@ def _created(job: JobOut) -> Response:
     summary="Submit a training job",
     responses={**_ONCE},
 )
-def submit_job(
+async def submit_job(
+    request: Request,
     spec: Annotated[JobSpec, Body(openapi_examples=examples.SUBMIT)],
     idempotency_key: IdempotencyKey = None,
     caller: Caller = require(Role.SUBMITTER),
 ) -> Response:
     """Check the spec, fill in its defaults and queue the job."""
-    with statement() as session:
-        job = submit(session, Submission(caller.project_id, spec, idempotency_key))
-    return _created(job)
+    submission = Submission(caller.project_id, spec, idempotency_key)
+    return _created(await request.app.state.statements.run(submit, submission))
 
 
 @router.get("", summary="List jobs", response_model_exclude_unset=True)

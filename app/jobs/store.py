@@ -1,11 +1,11 @@
 """Jobs in Postgres."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Row, and_, func, or_, select, text
 from sqlalchemy.orm import Session
 
@@ -109,7 +109,7 @@ _PLAIN = (
 
 
 def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False)
+    return None if value is None else to_json(value).decode()
 
 
 def remembered(session: Session, project_id: str, once: Once) -> Row[Any] | None:

@@ -56,7 +56,8 @@ def submit(session: Session, submission: Submission) -> JobOut:
     """Check and write a job; with a key used before, return that request's answer.
 
     Raises InvalidPayload for fields that cannot work, Conflict `idempotency_mismatch` or
-    `in_flight` for a key that belongs to another request.
+    `in_flight` for a key that belongs to another request. It may run on the event loop, so
+    nothing in here may block on anything but the session.
     """
     settings = get_settings()
     once = submission.once(settings)

@@ -163,7 +163,7 @@ def test_a_wrong_field_is_named_with_the_way_out(
 
 def test_text_that_postgres_cannot_hold_is_refused(api: Api) -> None:
     changes: dict[str, dict[str, object]] = {
-        "/labels": {"labels": {"a": "x\0y"}},
+        "/labels/a": {"labels": {"a": "x\0y"}},
         "/task/default_system": {"task": {"type": "sft", "default_system": "\0"}},
         "/adapter/target_modules": {"adapter": {"type": "lora", "target_modules": ["q\0"]}},
     }

@@ -66,8 +66,8 @@ def problems(changes: dict[str, Any], prefix: tuple[str, ...] = ()) -> list[Prob
         (
             "data.train.0.columns",
             {"prompt": "a\0"},
-            "/data/train/0/columns",
-            "`data.train[0].columns`: it holds a NUL character: take it out",
+            "/data/train/0/columns/prompt",
+            "`data.train[0].columns.prompt`: it holds a NUL character: take it out",
         ),
         ("training.seed", -1, "/training/seed", "`training.seed` is -1, but it must be at least 0"),
         (
