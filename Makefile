@@ -9,7 +9,7 @@ export PYTHONUTF8 = 1
 TESTS ?= tests
 SERVICE_VENV = .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-.PHONY: run up down test test-service check openapi bench lock compose-env clean env
+.PHONY: run up down test test-service drill check openapi bench lock compose-env clean env
 .DEFAULT_GOAL = run
 
 env:
@@ -25,11 +25,14 @@ down: env  ## stop the stack
 	@$(RUN) -m polar down
 
 test: env  ## everything but what takes minutes, a GPU or a rented machine
-	@$(RUN) -m pytest -m "not slow and not gpu and not cloud" $(TESTS)
+	@$(RUN) -m pytest -m "not slow and not drill and not gpu and not cloud" $(TESTS)
 
 test-service:  ## everything but the training stack: make test-service PYTHON=python3.12
 	@$(PYTHON) bootstrap.py --profile service --venv $(SERVICE_VENV)
-	@$(SERVICE_VENV)/bin/python -m pytest -m "not train and not slow and not gpu and not cloud" $(TESTS)
+	@$(SERVICE_VENV)/bin/python -m pytest -m "not train and not slow and not drill and not gpu and not cloud" $(TESTS)
+
+drill: env  ## break everything in every moment of a job's life, and write docs/faults.md
+	@POLAR_DRILL=all POLAR_WRITE_DOCS=1 $(RUN) -m pytest -s -m drill $(TESTS)
 
 check: env  ## lint, format, types, import contracts, containers
 	@$(VENV)/bin/ruff check .
