@@ -43,6 +43,11 @@ class Settings(BaseSettings):
     s3_secret_key: SecretStr = Field(SecretStr(""), validation_alias=_s3("SECRET_KEY"))
     s3_bucket: str = Field("polar", validation_alias=_s3("BUCKET"))
     s3_region: str = Field("us-east-1", validation_alias=_s3("REGION"))
+    s3_buckets: list[str] = Field(
+        default_factory=list,
+        description="Other buckets that jobs may read with the service's keys: `bucket` or "
+        "`bucket/prefix`.",
+    )
     mlflow_url: str | None = None
 
     data_folders: list[Path] = Field(

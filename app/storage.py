@@ -15,6 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
+from app.backups.hold import refuse_while_held
 from app.multipart import PART, abort_uploads, put_parts
 from app.s3 import (
     MISSING,
@@ -87,6 +90,11 @@ class Store:
             if endpoint not in self._clients:
                 self._clients[endpoint] = connect(self._settings, endpoint)
             return self._clients[endpoint]
+
+    def with_keys(self, access_key: str, secret_key: str) -> "Store":
+        """Return the same store, opened with other keys."""
+        keys = {"s3_access_key": access_key, "s3_secret_key": SecretStr(secret_key)}
+        return Store(self._settings.model_copy(update=keys), self.bucket)
 
     def _translated(self, key: str) -> contextlib.AbstractContextManager[None]:
         place = self._settings.s3_endpoint or "AWS S3"

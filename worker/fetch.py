@@ -1,19 +1,20 @@
 """Brings to this host what a run reads: data, model and prepared rows."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sqlalchemy import text
 
-from app.datasets.service import Located, is_foreign, locate
+from app.datasets.places import parse, refusal
+from app.datasets.service import Located, locate
 from app.db import transaction
 from app.registry.service import find_version, parse_version
 from app.s3 import MISSING, REFUSED, StoreUnavailable, caused_by
 from app.settings import Settings
 from app.storage import ObjectInfo, Store, join_key
 from trainer_core.errors import InvalidSpec, ModelUnavailable
-from trainer_core.spec import DataSource, ModelRef, TrainSpec
+from trainer_core.spec import DataSource, ModelRef, SecretRef, TrainSpec
 from worker.transfer import download_folder
 
 
@@ -33,10 +34,17 @@ class Fetcher:
     Every method may raise StoreUnavailable, ObjectMissing, ChecksumMismatch and OSError.
     """
 
-    def __init__(self, settings: Settings, store: Store, project_id: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        project_id: str,
+        secrets: Mapping[str, str] | None = None,
+    ) -> None:
         self._settings = settings
         self._store = store
         self._project_id = project_id
+        self._secrets = secrets or {}
         self._cache = settings.home / "cache"
 
     def data(self, spec: TrainSpec) -> tuple[TrainSpec, dict[str, str]]:
@@ -70,7 +78,7 @@ class Fetcher:
                 )
         if place == "s3":
             block, number = key.split("/")
-            paths[key] = str(self._s3(location, f"data.{block}[{number}].path"))
+            paths[key] = str(self._s3(location, source.token, f"data.{block}[{number}].path"))
         return source
 
     def _upload(self, where: Located) -> Path:
@@ -81,13 +89,12 @@ class Fetcher:
             self._store.get_file(where.location, path, size=where.size, sha256=where.sha256)
         return path
 
-    def _s3(self, location: str, field: str) -> Path:
-        bucket, _, key = location.removeprefix("s3://").partition("/")
-        if not location.startswith("s3://") or not bucket or not key:
-            raise InvalidSpec(f"{location!r} is not of the form s3://bucket/key", field)
-        if is_foreign(self._project_id, location, self._settings.s3_bucket):
-            raise InvalidSpec(f"{location!r} belongs to another project", field)
-        store = self._store.at(bucket)
+    def _s3(self, location: str, token: SecretRef | None, field: str) -> Path:
+        reason = refusal(self._project_id, location, self._settings, with_keys=token is not None)
+        if reason is not None:
+            raise InvalidSpec(f"{location!r}: {reason}", field)
+        bucket, key = parse(location) or ("", "")
+        store = self._opened_by(token, field).at(bucket)
         listed = self._listed(store, key, field)
         objects = [o for o in listed if o.key == key or _below(o.key, key)]
         if not objects:
@@ -103,6 +110,17 @@ class Fetcher:
         single = len(objects) == 1 and objects[0].key == key
         return folder / Path(key).name if single else folder
 
+    def _opened_by(self, token: SecretRef | None, field: str) -> Store:
+        """Return the store with the keys in the job's secret, or with the service's own."""
+        if token is None:
+            return self._store
+        access, colon, secret = self._secrets.get(token.secret, "").strip().partition(":")
+        if not (access and colon and secret):
+            name = field.rpartition(".")[0]
+            message = f"the secret {token.secret!r} must hold ACCESS_KEY:SECRET_KEY of the store"
+            raise InvalidSpec(message, f"{name}.token")
+        return self._store.with_keys(access, secret)
+
     def _listed(self, store: Store, key: str, field: str) -> list[ObjectInfo]:
         """List a bucket of the user's; one that we cannot read will not be there later either."""
         try:
@@ -112,15 +130,15 @@ class Fetcher:
             if not (foreign and caused_by(error, MISSING | REFUSED | {"NoSuchBucket"})):
                 raise
             raise InvalidSpec(
-                f"the bucket {store.bucket!r} does not exist, or the service's keys may not read "
-                "it: correct the name, or ask the operator for access",
+                f"the bucket {store.bucket!r} does not exist, or these keys may not read it: "
+                "correct the name, or ask its owner for access",
                 field,
             ) from error
 
     def model(self, ref: ModelRef) -> str | None:
         """Fetch a model that the trainer cannot read itself; None for one that it can."""
         if ref.source == "s3":
-            return str(self._s3(ref.name_or_path, "model.name_or_path"))
+            return str(self._s3(ref.name_or_path, ref.token, "model.name_or_path"))
         if ref.source in ("registry", "job"):
             prefix, sha256 = self._published(ref)
             folder = self._cache / "models" / sha256

@@ -88,7 +88,7 @@ def attempt_launch(
     """
     if job.prepared_key is None:
         raise AssertionError(f"{job.id} was placed before its data was prepared")
-    fetcher = Fetcher(settings, store, job.project_id)
+    fetcher = Fetcher(settings, store, job.project_id, job.secrets)
     prepared = fetcher.prepared(job.prepared_key)
     resume = None
     if job.spec.checkpoint.resume == "auto":
@@ -114,7 +114,7 @@ def attempt_launch(
 
 def preparation_launch(settings: Settings, store: Store, job: JobFacts, work: Path) -> Launch:
     """The Launch that data is prepared with; raises as `attempt_launch` does."""
-    fetcher = Fetcher(settings, store, job.project_id)
+    fetcher = Fetcher(settings, store, job.project_id, job.secrets)
     spec, data = fetcher.data(job.spec.train_spec())
     paths = _paths(settings, work).model_copy(
         update={"data": data, "model": fetcher.model(spec.model)}

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.datasets import store
 from app.datasets.inspection import Inspection
+from app.datasets.places import is_foreign, parse
 from app.datasets.receive import Received
 from app.datasets.schemas import DatasetOut, RegisterDataset, UploadForm
 from app.db import transaction
@@ -125,18 +126,10 @@ def register(session: Session, project_id: str, new: RegisterDataset, bucket: st
 
 
 def _check_s3(project_id: str, location: str, bucket: str) -> None:
-    named, _, key = location.removeprefix("s3://").partition("/")
-    if not location.startswith("s3://") or not named or not key:
+    if parse(location) is None:
         raise _invalid("/location", "an S3 address is `s3://bucket/key`", location)
     if is_foreign(project_id, location, bucket):
         raise _invalid("/location", "this part of the bucket belongs to another project", location)
-
-
-def is_foreign(project_id: str, location: str, bucket: str) -> bool:
-    """Say whether an `s3://` address lies in the service's own bucket, outside of the project."""
-    named, _, key = location.removeprefix("s3://").partition("/")
-    inside = key.startswith(f"{project_id}/") and ".." not in key.split("/")
-    return named == bucket and not inside
 
 
 def check_form(form: UploadForm, arrived: str) -> None:

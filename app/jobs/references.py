@@ -6,7 +6,7 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.datasets.service import is_foreign
+from app.datasets.places import refusal
 from app.errors import FieldProblem
 from app.jobs.hardware import Host
 from app.jobs.spec import JobSpec
@@ -25,7 +25,7 @@ def check_references(
     problems = [
         *_folders(sources, spec.model, settings),
         *_places(project_id, sources, spec.model, settings),
-        *_datasets(session, project_id, sources),
+        *_datasets(session, project_id, sources, settings),
         *_secrets(session, project_id, sources, spec.model),
         *_model(session, project_id, spec.model),
     ]
@@ -101,36 +101,39 @@ def _refusal(path: str, allowed: list[Path], setting: str) -> str | None:
 def _places(
     project_id: str, sources: dict[str, DataSource], model: ModelRef, settings: Settings
 ) -> Iterator[FieldProblem]:
-    asked = {f"{p}/path": s.path for p, s in sources.items() if s.source == "s3"}
+    asked = {f"{p}/path": (s.path, s.token) for p, s in sources.items() if s.source == "s3"}
     if model.source == "s3":
-        asked["/model/name_or_path"] = model.name_or_path
-    for pointer, location in asked.items():
-        if is_foreign(project_id, location, settings.s3_bucket):
-            message = "this part of the bucket belongs to another project; name one of your own"
+        asked["/model/name_or_path"] = (model.name_or_path, model.token)
+    for pointer, (location, token) in asked.items():
+        if message := refusal(project_id, location, settings, with_keys=token is not None):
             yield FieldProblem(pointer=pointer, message=message, value=location)
 
 
 def _datasets(
-    session: Session, project_id: str, sources: dict[str, DataSource]
-) -> list[FieldProblem]:
-    named = {p: s.path for p, s in sources.items() if s.source in _STORED}
+    session: Session, project_id: str, sources: dict[str, DataSource], settings: Settings
+) -> Iterator[FieldProblem]:
+    named = {p: s for p, s in sources.items() if s.source in _STORED}
     if not named:
-        return []
-    query = select(Dataset.id).where(
+        return
+    query = select(Dataset.id, Dataset.source, Dataset.location).where(
         Dataset.project_id == project_id,
-        Dataset.id.in_(set(named.values())),
+        Dataset.id.in_({source.path for source in named.values()}),
         Dataset.deleted_at.is_(None),
     )
-    there = set(session.scalars(query))
-    return [
-        FieldProblem(
-            pointer=f"{pointer}/path",
-            message=f"there is no data set {path} in this project; GET /datasets lists them",
-            value=path,
-        )
-        for pointer, path in named.items()
-        if path not in there
-    ]
+    there = {row.id: row for row in session.execute(query)}
+    for pointer, source in named.items():
+        found = there.get(source.path)
+        if found is None:
+            message: str | None = (
+                f"there is no data set {source.path} in this project; GET /datasets lists them"
+            )
+        elif found.source == "s3":
+            keys = source.token is not None
+            message = refusal(project_id, found.location, settings, with_keys=keys)
+        else:
+            continue
+        if message is not None:
+            yield FieldProblem(pointer=f"{pointer}/path", message=message, value=source.path)
 
 
 def secret_names(spec: JobSpec) -> dict[str, str]:

@@ -432,3 +432,30 @@ def test_roles_and_projects(api: Api) -> None:
     api.write("UPDATE datasets SET project_id = 'prj_x' WHERE id = :id", id=made["id"])
     assert api.client.get(f"/datasets/{made['id']}").status_code == 404
     assert api.client.delete(f"/datasets/{made['id']}").status_code == 404
+
+
+def test_a_job_names_only_places_that_are_open_to_it(api: Api) -> None:
+    def places(**source: Any) -> list[tuple[str, str]]:
+        model = {"source": "s3", "name_or_path": f"s3://{api.environment['S3_BUCKET']}/prj_x/m"}
+        spec = {"task": {"type": "sft"}, "model": model, "data": {"train": [source]}}
+        answer = api.client.post("/jobs", json=spec)
+        assert answer.status_code == 422, answer.text
+        return [(e["pointer"], e["message"]) for e in answer.json()["errors"]]
+
+    elsewhere = {"name": "elsewhere", "source": "s3", "location": "s3://payroll/rows.jsonl"}
+    registered = taken(api.client.post("/datasets", json=elsewhere))["id"]
+    for source in (
+        {"source": "s3", "path": "s3://payroll/rows.jsonl"},
+        {"source": "dataset", "path": registered},
+    ):
+        data, model = sorted(places(**source))
+        assert data[0] == "/data/train/0/path"
+        assert "'payroll' is not open to jobs here" in data[1]
+        assert "POLAR_S3_BUCKETS" in data[1]
+        assert model[0] == "/model/name_or_path"
+        assert "belongs to another project" in model[1]
+    with_keys = {"source": "s3", "path": "s3://payroll/x", "token": {"secret": "no-such-secret"}}
+    pointers = [pointer for pointer, _ in places(**with_keys)]
+    assert pointers == ["/model/name_or_path", "/data/train/0/token/secret"]
+    own = {"source": "s3", "path": f"s3://{api.environment['S3_BUCKET']}/prj_default/none"}
+    assert submit(api, {"train": [own]}).status_code == 201
