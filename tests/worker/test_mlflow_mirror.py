@@ -20,7 +20,8 @@ from app.storage import Store
 from app.tracking.client import Mlflow
 from app.tracking.mirror import mirror_one
 from tests.worker.conftest import forget
-from tests.worker.mlflow_server import Door, mlflow_server
+from tests.worker.gate import Gate, gate
+from tests.worker.mlflow_server import mlflow_server
 from tests.worker.world import PROJECT, add_host, add_job, one, rows, run_sql
 from trainer_core.events import RunEvent
 from worker.placement import place
@@ -38,10 +39,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class World:
     """Jobs with MLflow behind a door."""
 
-    def __init__(self, door: Door, objects: Store) -> None:
+    def __init__(self, door: Gate, objects: Store) -> None:
         self.door = door
+        self.url = f"http://127.0.0.1:{door.port}"
         self.objects = objects
-        self.mlflow = Mlflow(door.url)
+        self.mlflow = Mlflow(self.url)
         self.experiment = f"실험 {secrets.token_hex(4)}"
         self.tracking = {"mlflow": {"experiment": self.experiment, "run_name": None, "tags": {}}}
 
@@ -71,9 +73,7 @@ class World:
         return self.get("runs/get", run_id=run_id)["run"]
 
     def get(self, call: str, **parameters: Any) -> Any:
-        answer = httpx.get(
-            f"{self.door.url}/api/2.0/mlflow/{call}", params=parameters, trust_env=False
-        )
+        answer = httpx.get(f"{self.url}/api/2.0/mlflow/{call}", params=parameters, trust_env=False)
         assert answer.is_success, answer.text
         return answer.json()
 
@@ -87,11 +87,12 @@ class World:
 def world(
     store_settings: Settings, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
-    with Door(server) as door:
-        monkeypatch.setenv("POLAR_MLFLOW_URL", door.url)
+    with gate(int(server.rpartition(":")[2])) as door:
+        world = World(door, Store(store_settings))
+        monkeypatch.setenv("POLAR_MLFLOW_URL", world.url)
         forget()
         add_host("h1", slots=9)
-        yield World(door, Store(store_settings))
+        yield world
 
 
 def report(held: Claim, first: int = 1, last: int = STEPS) -> None:
@@ -270,7 +271,7 @@ def test_a_run_that_someone_deleted_stays_deleted(world: World):
     world.mirror()
     run_id = world.run(job_id)["info"]["run_id"]
     httpx.post(
-        f"{world.door.url}/api/2.0/mlflow/runs/delete", json={"run_id": run_id}, trust_env=False
+        f"{world.url}/api/2.0/mlflow/runs/delete", json={"run_id": run_id}, trust_env=False
     ).raise_for_status()
     report(held)
     world.mirror()
@@ -293,7 +294,7 @@ def test_several_mirrors_share_the_runs(world: World):
             done.result()
     experiment = world.mlflow.experiment(world.experiment)
     found = httpx.post(
-        f"{world.door.url}/api/2.0/mlflow/runs/search",
+        f"{world.url}/api/2.0/mlflow/runs/search",
         json={"experiment_ids": [experiment]},
         trust_env=False,
     ).json()["runs"]
