@@ -17,7 +17,6 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from app.backups.hold import refuse_while_held
 from app.multipart import PART, abort_uploads, put_parts
 from app.s3 import (
     MISSING,
