@@ -76,6 +76,7 @@ class Settings(BaseSettings):
     stall_timeout: float = Field(1800.0, description="Without any event from a running trainer.")
     retry_base: float = Field(5.0, description="First back-off of an automatic retry.")
     worker_timeout: float = Field(60.0, description="A host unseen for so long gets no jobs.")
+    hint_after: float = Field(20.0, description="A hint that nobody took is sent again after this.")
 
     @classmethod
     def settings_customise_sources(

@@ -25,7 +25,7 @@ from app.settings import Settings
 
 Kind = Literal["host", "control", "prepare", "reconciler"]
 PROJECT = "prj_default"
-RENEW_EVERY = 5.0
+RENEW_EVERY = 1 / 12  # of the time after which a process that says nothing counts as gone
 _log = logging.getLogger(__name__)
 
 
@@ -216,11 +216,11 @@ class Registration:
     While Postgres is away the thread goes on trying: the process itself is not disturbed.
     """
 
-    def __init__(self, settings: Settings, kind: Kind, *, every: float = RENEW_EVERY) -> None:
+    def __init__(self, settings: Settings, kind: Kind, *, every: float | None = None) -> None:
         self.who = identity(settings, kind)
         self.devices = find_devices(settings) if kind == "host" else []
         self._offline_after = settings.worker_timeout
-        self._every = every
+        self._every = settings.worker_timeout * RENEW_EVERY if every is None else every
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 

@@ -13,9 +13,9 @@ from app.outbox import PREPARE_QUEUE, hint, host_queue
 from app.settings import get_settings
 from worker.loops import Health
 
-# A hint is sent again after this, then after twice as long, and so on up to the second number:
-# a queue whose reader is away for hours must not fill with copies.
-HINT_AFTER, HINT_AT_MOST = 20.0, 300.0
+# A hint is sent again after `hint_after`, then after twice as long, and so on up to this: a queue
+# whose reader is away for hours must not fill with copies.
+HINT_AT_MOST = 300.0
 
 _OVERDUE = """
     now() - coalesce({0}.hinted_at, {0}.created_at) > least(
@@ -51,7 +51,8 @@ _PREPARATIONS = text(
 
 def hint_again(session: Session) -> int:
     """Send hints again that nobody took: reserved attempts, waiting or orphaned preparations."""
-    limits = {"after": HINT_AFTER, "at_most": HINT_AT_MOST, "lease": get_settings().lease}
+    settings = get_settings()
+    limits = {"after": settings.hint_after, "at_most": HINT_AT_MOST, "lease": settings.lease}
     attempts = session.execute(_ATTEMPTS, limits).all()
     for row in attempts:
         hint(session, row.project_id, host_queue(row.worker_id), "run", row.id)

@@ -166,7 +166,7 @@ class Stack:
 
     @cached_property
     def values(self) -> dict[str, str]:
-        """Every variable that a row may name."""
+        """Every variable that a row may name; `overrides` come last."""
         access, secret_key = self.s3.keys
         secret(self.home.secrets / "key")
         return {
@@ -198,6 +198,7 @@ class Stack:
             "AWS_ACCESS_KEY_ID": access,
             "AWS_SECRET_ACCESS_KEY": secret_key,
             "AWS_DEFAULT_REGION": self.s3.region,
+            **self.overrides,
         }
 
     def environment(self, entry: Entry) -> dict[str, str]:
