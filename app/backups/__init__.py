@@ -1,0 +1,1 @@
+"""What a back-up must hold, and what a restored database must forget."""
