@@ -10,6 +10,7 @@ from app.attempts.service import Ending, EventGap
 from app.errors import ServiceError
 from app.jobs.lifecycle import FailureReason
 from app.storage import ChecksumMismatch, ObjectMissing, StoreUnavailable
+from trainer_core.data.leash import LAST_RESORT
 from trainer_core.errors import TrainerError
 from trainer_core.publish.manifest import BrokenFolder
 from worker.carrier import LONGEST_TEXT, BrokenEvents
@@ -64,6 +65,9 @@ def ending_of(ended: Exit, said: Said | None, *, oom_killed: bool) -> Ending | N
         return Ending(outcome, reason, said.message or f"exit code {code}", code)  # type: ignore[arg-type]
     if code in _KILLED:
         return _killed(code, oom_killed=oom_killed)
+    if code == -LAST_RESORT:
+        message = "task.chat_template: the chat template does not end: give another one"
+        return Ending("failed", FailureReason.INVALID_SPEC, message, code)
     reason = _BY_CODE.get(code, FailureReason.TRAINER_ERROR) if code else FailureReason.INTERNAL
     if reason is FailureReason.INTERRUPTED:
         return Ending("interrupted", reason, "the trainer was stopped by a signal", code)

@@ -197,3 +197,27 @@ def test_bad_row(values: dict[str, Any], format_: str, message: str) -> None:
     with pytest.raises(BadRow) as bad:
         converted(values, format_)
     assert message in bad.value.message
+
+
+@pytest.mark.parametrize("value", [0, False, [], {}, 0.0], ids=repr)
+@pytest.mark.parametrize("column", ["input", "system"])
+def test_a_falsy_value_that_is_no_text_is_refused_and_not_left_out(
+    column: str, value: object
+) -> None:
+    row = {"instruction": "add", "output": "b", column: value}
+    with pytest.raises(BadRow, match=f"`{column}` must be a string, not"):
+        to_sample(row, "alpaca", None)
+
+
+@pytest.mark.parametrize("value", [0, False, {}], ids=repr)
+def test_a_falsy_history_that_is_no_list_is_refused(value: object) -> None:
+    row = {"instruction": "add", "output": "b", "history": value}
+    with pytest.raises(BadRow, match="`history` must be a list"):
+        to_sample(row, "alpaca", None)
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_columns_that_may_be_left_out_may_be_empty(value: object) -> None:
+    row = {"instruction": "a", "output": "b", "input": value, "system": value, "history": value}
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert to_sample(row, "alpaca", None) == Conversation(turns)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainer_core.data.jinja import Spans
 from trainer_core.data.masks import Masker
 from trainer_core.data.rows import BadRow, Conversation, Encoded, Place, PlainText, Sample
-from trainer_core.data.templates import FIELD, Spans, Template, adds_bos
+from trainer_core.data.templates import FIELD, Template, adds_bos
 from trainer_core.errors import InvalidSpec
 
 Outcome = Encoded | BadRow

@@ -172,19 +172,19 @@ def _sharegpt(values: dict[str, Any]) -> Sample:
 
 def _alpaca(values: dict[str, Any]) -> Sample:
     turns: list[Message] = []
-    if values.get("system"):
-        turns.append(message("system", values["system"], "system"))
-    history = parsed(values.get("history")) or []
-    if not isinstance(history, list):
-        raise BadRow("`history` must be a list of [question, answer]")
-    for pair in history:
+    if system := _optional_text(values, "system"):
+        turns.append(message("system", system, "system"))
+    history = parsed(values.get("history"))
+    if history is not None and history != "" and not isinstance(history, list):
+        raise BadRow(f"`history` must be a list of [question, answer], not {kind(history)}")
+    for pair in history or ():
         if not isinstance(pair, list) or len(pair) != 2:
             raise BadRow("`history` must be a list of [question, answer]")
         turns.append(message("user", pair[0], "history"))
         turns.append(message("assistant", pair[1], "history"))
     question = _text(values, "instruction")
-    if values.get("input"):
-        question = f"{question}\n{_text(values, 'input')}"
+    if given := _optional_text(values, "input"):
+        question = f"{question}\n{given}"
     turns.append(message("user", question, "instruction"))
     turns.append(message("assistant", _text(values, "output"), "output"))
     return Conversation(turns)
@@ -216,6 +216,12 @@ def _column(values: Mapping[str, Any], format_: str) -> Any:
 
 def _text(values: Mapping[str, Any], column: str) -> str:
     return checked(_existing(values, column), column)
+
+
+def _optional_text(values: Mapping[str, Any], column: str) -> str:
+    """The text of a column that may be missing, null or empty; nothing else is left out."""
+    value = values.get(column)
+    return "" if value is None else checked(value, column)
 
 
 def _existing(values: Mapping[str, Any], column: str) -> Any:

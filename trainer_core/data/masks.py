@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from trainer_core.data.jinja import Spans
 from trainer_core.data.rows import BadRow, Conversation, Message
-from trainer_core.data.templates import FIELD, Spans, Template
+from trainer_core.data.templates import FIELD, Template
 from trainer_core.errors import InvalidSpec
 
 _SENTINEL = "\ue000{}\ue001"

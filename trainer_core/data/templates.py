@@ -5,6 +5,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import jinja2
+
+from trainer_core.data.jinja import Program, Spans, TooMuch, compile_template
 from trainer_core.data.rows import BadRow, Message
 from trainer_core.errors import InvalidSpec
 
@@ -20,8 +23,6 @@ _CHATML = (
 # What a template's own expressions raise: 1 / 0, range(10**9), a macro that calls itself.
 _ITS_OWN = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
-
-Spans = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -46,32 +47,38 @@ class Template:
 
         Raises BadRow where the template refuses them, in the template's words.
         """
-        rendered, _ = self._run(messages, add_generation_prompt=prompt)
-        return rendered[0]
+        text, _ = self._run(messages, prompt=prompt)
+        return text
 
     def render_marked(self, messages: list[Message]) -> tuple[str, Spans]:
         """Render messages; also the character ranges inside of `{% generation %}`."""
-        rendered, spans = self._run(messages, return_assistant_tokens_mask=True)
-        return rendered[0], spans[0]
+        return self._run(messages)
 
-    def _run(self, messages: list[Message], **options: Any) -> tuple[list[str], list[Spans]]:
-        import jinja2  # noqa: PLC0415
-        from transformers.utils.chat_template_utils import render_jinja_template
-
+    def _run(self, messages: list[Message], *, prompt: bool = False) -> tuple[str, Spans]:
+        program = self._program()
         try:
-            texts, spans = render_jinja_template(
-                [messages], chat_template=self.text, **options, **self.variables
-            )
-        except jinja2.TemplateSyntaxError as error:
+            return program.run(messages, {**self.variables, "add_generation_prompt": prompt})
+        except TooMuch as error:
             raise InvalidSpec(
-                f"{FIELD} is not valid Jinja: line {error.lineno}: {error.message}", FIELD
+                f"the chat template {error}: give another one in {FIELD}", FIELD
             ) from error
         except (jinja2.TemplateError, *_ITS_OWN) as error:
             roles = ", ".join(message["role"] for message in messages[:8])
             raise BadRow(
                 f"the chat template refuses this conversation (roles: {roles}): {error}"
             ) from error
-        return texts, spans
+
+    def _program(self) -> Program:
+        try:
+            return compile_template(self.text)
+        except jinja2.TemplateSyntaxError as error:
+            raise InvalidSpec(
+                f"{FIELD} is not valid Jinja: line {error.lineno}: {error.message}", FIELD
+            ) from error
+        except (RecursionError, SyntaxError) as error:
+            raise InvalidSpec(f"{FIELD} is nested too deeply", FIELD) from error
+        except TooMuch as error:
+            raise InvalidSpec(f"{FIELD} {error}: give another one", FIELD) from error
 
 
 def choose_template(wanted: str, tokenizer: Any) -> Template:
