@@ -83,16 +83,16 @@ def statement() -> Iterator[Session]:
 
 
 class LoopStatements:
-    """`statement()` on the event loop, for the one request that comes in crowds: `POST /jobs`.
+    """`statement()` on the event loop, for what comes in crowds: `POST /jobs`, and live events.
 
     The work stays synchronous code, in a greenlet that yields to the loop while Postgres works.
     Handing each request to a thread and back costs more than the work itself (ADR 0007).
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, connections: int = _LOOP_CONNECTIONS) -> None:
         self._engine = create_async_engine(
             settings.database_url.get_secret_value(),
-            pool_size=_LOOP_CONNECTIONS,
+            pool_size=connections,
             max_overflow=0,
             isolation_level="AUTOCOMMIT",
             **_OPTIONS,

@@ -116,6 +116,9 @@ class Job(Base):
     progress: Mapped[Json | None]
     latest_metrics: Mapped[Json | None]
     last_seq: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    archived_seq: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    log_lines: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    log_bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     prepared_key: Mapped[str | None]
     not_before: Mapped[datetime | None]
     cancel_requested_at: Mapped[datetime | None]
@@ -133,6 +136,11 @@ class Job(Base):
             postgresql_where=text("status NOT IN ('succeeded', 'failed', 'cancelled')"),
         ),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),
+        Index(
+            "ix_jobs_unarchived",
+            "finished_at",
+            postgresql_where=text("archived_seq < last_seq AND finished_at IS NOT NULL"),
+        ),
     )
 
 
@@ -224,6 +232,23 @@ class JobEvent(Base):
             postgresql_where=text("n IS NOT NULL"),
         ),
     )
+
+
+class EventRange(Base):
+    """Events of an ended job that lie in the object store; ranges follow each other from 1."""
+
+    __tablename__ = "event_ranges"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    first_seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    last_seq: Mapped[int] = mapped_column(BigInteger)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    key: Mapped[str]
+    size: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str]
+    counts: Mapped[Json] = mapped_column(comment="events of each type")
+    last_xid: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = _now()
+    __table_args__ = (Index("ix_event_ranges_xid", "project_id", "last_xid"),)
 
 
 class CheckpointRow(Base):

@@ -1,76 +1,39 @@
-"""Fan-out of events: one reader of nudges per process, one read per event, bounded queues.
+"""Fan-out of events: one reader per process, each event read and encoded once, bounded queues.
 
-A nudge, or the poll of Postgres that makes up for lost nudges, wakes the job's topic; the topic
-reads what is new once, in a thread, and pushes the frames to all its subscribers. No open stream
-holds a database connection.
+A nudge, or the poll of Postgres that makes up for lost nudges, marks a topic; the reader reads what
+is new in all marked jobs with one statement and pushes the frames to their subscribers. No open
+stream holds a database connection.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import redis.asyncio
-from redis.exceptions import RedisError
-
+from app.db import LoopStatements
+from app.events.archive import get_archive
 from app.events.cursor import Position
-from app.events.frames import Frame, event_frame, progress_frame
-from app.events.source import End, JobSource, Page, Source, newest_of
+from app.events.frames import End, Form, Frame, progress_frame
+from app.events.live import News, newest_of, read_new
+from app.events.nudges import listen
+from app.events.source import JobSource, Page, Source, Types
+from app.events.subscription import Subscription
+from app.keys.store import live_keys
 from app.problem import OUTAGES
-from app.queue import NUDGE_CHANNEL
 from app.settings import Settings
+from app.telemetry import STREAMS
 
-QUEUE_LIMIT = 512
-PAGE = 200
-READERS = 4
+PAGE = 500
+THREADS = 4
+CONNECTIONS = 4
 GATHER = 0.05  # seconds; events of all jobs are gathered so long before they are read once
-_LONGEST_BACK_OFF = 5.0
+READ_TIMEOUT = 30.0
+AWAY: tuple[type[Exception], ...] = (*OUTAGES, TimeoutError)
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class Subscription:
-    """One client's bounded queue. `lost` says that it overflowed: read from Postgres again."""
-
-    def __init__(self) -> None:
-        self.lost = False
-        self.end: End | None = None
-        self._queue: deque[Frame] = deque()
-        self._changed = asyncio.Event()
-
-    def push(self, frames: Iterable[Frame]) -> None:
-        """Queue frames; a client that is too slow loses its queue instead of our memory."""
-        self._queue.extend(frames)
-        if len(self._queue) > QUEUE_LIMIT:
-            self._queue.clear()
-            self.lost = True
-        self.wake()
-
-    def wake(self) -> None:
-        """Have the stream look again."""
-        self._changed.set()
-
-    def reset(self) -> None:
-        """Forget what is queued: it will be read from Postgres."""
-        self._queue.clear()
-        self.lost = False
-
-    def take(self) -> list[Frame]:
-        """Return and remove all that is queued."""
-        frames = list(self._queue)
-        self._queue.clear()
-        self._changed.clear()
-        return frames
-
-    async def wait(self, seconds: float) -> None:
-        """Wait for something new, at most so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
 
 
 @dataclass(eq=False)
@@ -81,8 +44,6 @@ class _Topic:
     position: Position
     progress: dict[str, str] = field(default_factory=dict)
     subscribers: set[Subscription] = field(default_factory=set)
-    dirty: bool = False
-    task: asyncio.Task[None] | None = None
 
     def has_moved(self, newest: tuple[Position, str | None] | None) -> bool:
         """Say whether the job differs from what was last read; None means that it is gone."""
@@ -90,18 +51,29 @@ class _Topic:
             return True
         return newest[0] > self.position or newest[1] != self.progress.get(self.source.key)
 
-    def accept(self, page: Page) -> None:
-        """Push a page to the subscribers, and what changed in the progress."""
-        frames = [event_frame(event) for event in page.events]
-        if not page.more:
-            changed = page.progress.items() - self.progress.items()
+    def accept(self, news: News | Page) -> None:
+        """Push what is new to the subscribers, and what changed in the progress."""
+        frames: list[Frame] = news.frames
+        if not news.more:
+            changed = news.progress.items() - self.progress.items()
             frames += [progress_frame(job_id, data) for job_id, data in changed]
-            self.progress = page.progress
-        self.position = page.position
+            self.progress = news.progress
+        self.position = news.position
+        self.push(frames, news.end)
+
+    def push(self, frames: Iterable[Frame], end: End | None) -> None:
+        """Push frames to all subscribers; `end` says that the job is over with them."""
         for subscription in self.subscribers:
-            subscription.end = page.end
-            if frames or page.end:
+            subscription.end = end
+            if frames or end:
                 subscription.push(frames)
+
+    def start_over(self, position: Position) -> None:
+        """Have every subscriber read on from what is stored."""
+        self.position = position
+        for subscription in self.subscribers:
+            subscription.lost = True
+            subscription.wake()
 
 
 class Feed:
@@ -111,122 +83,173 @@ class Feed:
         self.closed = False
         self._settings = settings
         self._topics: dict[str, _Topic] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="events")
+        self._dirty: dict[str, None] = {}
+        self._marked = asyncio.Event()
+        self._nudged = asyncio.Event()
+        self._statements = LoopStatements(settings, CONNECTIONS)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="events")
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Feed"]:
         """Read nudges and poll until the end of the block."""
-        self._tasks = [
-            asyncio.create_task(self._listen(), name="nudges"),
-            asyncio.create_task(self._poll(), name="poll"),
-        ]
+        url = self._settings.broker_url.get_secret_value()
+        jobs = (listen(url, self._on_nudge), self._read_jobs(), self._poll(), self._beat())
+        tasks = [asyncio.create_task(job) for job in (*jobs, self._read_projects())]
         try:
             yield self
         finally:
             self.close()
-            for task in self._tasks:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._threads.shutdown(wait=False, cancel_futures=True)
+            await self._statements.close()
 
     def close(self) -> None:
         """End all streams now, without an `end` frame: their clients resume by id elsewhere."""
         self.closed = True
-        for topic in self._topics.values():
-            for subscription in topic.subscribers:
-                subscription.wake()
+        for subscription in self._subscriptions():
+            subscription.leave()
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read on one of the feed's own few threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
+    async def read(
+        self, source: Source, after: Position, types: Types, limit: int, form: Form
+    ) -> Page:
+        """Read a page from Postgres or the archive; raises one of `AWAY`, or Unavailable."""
+        page = await self._query(source.read, after, types, limit, form)
+        if page.ranges:
+            return await self.in_thread(get_archive().page, page, types, limit, form)
+        return page
+
+    async def _query(self, work: Callable[..., T], *arguments: object) -> T:
+        async with asyncio.timeout(READ_TIMEOUT):
+            return await self._statements.run(work, *arguments)
+
     @contextlib.contextmanager
     def subscribed(
-        self, source: Source, newest: Position, progress: Mapping[str, str]
+        self, source: Source, newest: Position, progress: Mapping[str, str], key_id: str | None
     ) -> Iterator[Subscription]:
         """Yield a queue that gets every event after `newest`, and maybe some before.
 
-        `progress` is what the stream has seen of it, so that only a change is sent.
+        `progress` is what the stream has seen of it, so that only a change is sent. The queue is
+        left when the key is revoked.
         """
         topic = self._topics.setdefault(source.key, _Topic(source, newest, dict(progress)))
-        subscription = Subscription()
+        subscription = Subscription(key_id)
         topic.subscribers.add(subscription)
+        STREAMS.inc()
         try:
             yield subscription
         finally:
+            STREAMS.dec()
             topic.subscribers.discard(subscription)
             if not topic.subscribers and self._topics.get(source.key) is topic:
                 del self._topics[source.key]
 
+    def _subscriptions(self) -> list[Subscription]:
+        return [each for topic in self._topics.values() for each in topic.subscribers]
+
+    def _jobs(self) -> list[_Topic]:
+        return [topic for topic in self._topics.values() if isinstance(topic.source, JobSource)]
+
+    def _projects(self) -> list[_Topic]:
+        return [topic for topic in self._topics.values() if not isinstance(topic.source, JobSource)]
+
     # -- reading --------------------------------------------------------------------------------
 
-    def _wake(self, topic: _Topic) -> None:
-        topic.dirty = True
-        if topic.task is None or topic.task.done():
-            topic.task = asyncio.create_task(self._read_new(topic))
+    def _on_nudge(self, job_id: str) -> None:
+        if job_id in self._topics:
+            self._mark(job_id)
+        self._nudged.set()
 
-    async def _read_new(self, topic: _Topic) -> None:
-        is_job = isinstance(topic.source, JobSource)
-        while topic.dirty and topic.subscribers:
-            if not is_job:
-                await asyncio.sleep(GATHER)
-            topic.dirty = False
+    def _mark(self, job_id: str) -> None:
+        self._dirty[job_id] = None
+        self._marked.set()
+
+    async def _read_jobs(self) -> None:
+        """Read all marked jobs with one statement; those marked meanwhile come with the next."""
+        while True:
+            await self._marked.wait()
+            self._marked.clear()
+            marked, self._dirty = self._dirty, {}
+            topics = {key: self._topics[key] for key in marked if key in self._topics}
+            if not topics:
+                continue
+            after = {key: topic.position[0] for key, topic in topics.items()}
             try:
-                page = await self.in_thread(topic.source.read, topic.position, None, PAGE)
-            except OUTAGES as error:
-                _log.warning("events of %s cannot be read now: %s", topic.source.key, error)
-                return  # the poll tries again
-            topic.accept(page)
-            topic.dirty = topic.dirty or page.more or page.late
+                found = await self._query(read_new, after, PAGE)
+            except AWAY as error:
+                _log.warning("events cannot be read now: %s", error)
+                continue  # the poll tries again
+            for key, news in found.items():
+                self._accept(topics[key], news)
+
+    def _accept(self, topic: _Topic, news: News) -> None:
+        if news.archived:
+            topic.start_over(news.position)
+            return
+        topic.accept(news)
+        if news.more:
+            self._mark(topic.source.key)
+
+    async def _read_projects(self) -> None:
+        """Read what is new in projects, gathering for a moment; also once per poll."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.poll):
+                    await self._nudged.wait()
+            await asyncio.sleep(GATHER)
+            self._nudged.clear()
+            for topic in self._projects():
+                try:
+                    page = await self._query(
+                        topic.source.read, topic.position, None, PAGE, Form.FRAMES
+                    )
+                except AWAY as error:
+                    _log.warning("events of %s cannot be read now: %s", topic.source.key, error)
+                    break
+                topic.accept(page)
+                if page.more or page.late:
+                    self._nudged.set()
 
     async def _poll(self) -> None:
+        """Make up for lost nudges, and end the streams of revoked keys."""
         while True:
             await asyncio.sleep(self._settings.poll)
-            jobs: list[_Topic] = []
-            for topic in self._topics.values():
-                if isinstance(topic.source, JobSource):
-                    jobs.append(topic)
-                else:
-                    self._wake(topic)
-            if jobs:
-                await self._poll_jobs(jobs)
+            try:
+                await self._poll_jobs(self._jobs())
+                await self._check_keys()
+            except AWAY as error:
+                _log.warning("jobs cannot be polled now: %s", error)
 
     async def _poll_jobs(self, topics: list[_Topic]) -> None:
-        try:
-            newest = await self.in_thread(newest_of, [topic.source.key for topic in topics])
-        except OUTAGES as error:
-            _log.warning("jobs cannot be polled now: %s", error)
+        if not topics:
             return
+        newest = await self._query(newest_of, [topic.source.key for topic in topics])
         for topic in topics:
             if topic.has_moved(newest.get(topic.source.key)):
-                self._wake(topic)
+                self._mark(topic.source.key)
 
-    async def _listen(self) -> None:
-        back_off = 0.1
+    async def _check_keys(self) -> None:
+        used = {s.key_id for s in self._subscriptions() if s.key_id is not None}
+        if not used:
+            return
+        revoked = used - await self._query(live_keys, used)
+        for subscription in self._subscriptions():
+            if subscription.key_id in revoked:
+                subscription.leave()
+
+    async def _beat(self) -> None:
+        """Have each stream look at the clock often enough for its heartbeat."""
         while True:
-            try:
-                async for job_id in self._nudges():
-                    back_off = 0.1
-                    self._on_nudge(job_id)
-            except (RedisError, OSError) as error:
-                _log.warning("no nudges from the broker, polling: %s", error)
-            await asyncio.sleep(back_off)
-            back_off = min(back_off * 2, _LONGEST_BACK_OFF)
+            await asyncio.sleep(beat_of(self._settings.heartbeat))
+            for subscription in self._subscriptions():
+                subscription.wake()
 
-    async def _nudges(self) -> AsyncIterator[str]:
-        client = redis.asyncio.Redis.from_url(
-            self._settings.broker_url.get_secret_value(),
-            socket_connect_timeout=5,
-            socket_keepalive=True,
-            health_check_interval=30,
-        )
-        async with client, client.pubsub(ignore_subscribe_messages=True) as channel:
-            await channel.subscribe(NUDGE_CHANNEL)
-            async for message in channel.listen():
-                yield bytes(message["data"]).decode("ascii", "replace")
 
-    def _on_nudge(self, job_id: str) -> None:
-        for topic in self._topics.values():
-            if topic.source.key == job_id or not isinstance(topic.source, JobSource):
-                self._wake(topic)
+def beat_of(heartbeat: float) -> float:
+    """Return how often streams look at the clock to keep to a heartbeat."""
+    return min(1.0, heartbeat / 5)

@@ -1,10 +1,11 @@
 """Frames of server-sent events: one line of JSON each, an id only on what is stored."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
 from app.events.cursor import Position
-from app.events.source import End, StoredEvent
 
 RETRY = b"retry: 2000\n\n"
 HEARTBEAT_COMMENT = b": heartbeat\n\n"
@@ -13,17 +14,37 @@ HEARTBEAT_EVENT = b'data: {"type":"heartbeat"}\n\n'
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One encoded frame; `position` is None for what is not stored."""
+    """One frame, encoded once for all who get it; `position` is None for what is not stored."""
 
     position: Position | None
     type: str
     data: bytes
 
 
-def event_frame(event: StoredEvent) -> Frame:
-    """Return the frame of a stored event."""
-    data = f"id: {event.id}\ndata: {event.json}\n\n".encode()
-    return Frame(event.position, event.type, data)
+@dataclass(frozen=True, slots=True)
+class End:
+    """A job's stream is over."""
+
+    status: str
+    last_seq: int
+
+
+class Form(Enum):
+    """How many events become one text: as frames, or as the items of a JSON array."""
+
+    FRAMES = "frames"
+    ITEMS = "items"
+
+    def join(self, events: Iterable[tuple[str, str]]) -> str:
+        """Return the text of (id, JSON) pairs."""
+        if self is Form.FRAMES:
+            return "".join(f"id: {name}\ndata: {event}\n\n" for name, event in events)
+        return ",".join(event for _, event in events)
+
+
+def event_frame(position: Position, kind: str, name: str, event: str) -> Frame:
+    """Return the frame of a stored event from its id and its JSON."""
+    return Frame(position, kind, f"id: {name}\ndata: {event}\n\n".encode())
 
 
 def progress_frame(job_id: str, progress: str) -> Frame:
@@ -38,7 +59,10 @@ def end_frame(end: End) -> bytes:
 
 
 def resync_frame(after: str) -> bytes:
-    """Return the frame that says that the stream goes on after this id, read from Postgres."""
+    """Return the frame that says that the stream goes on after this id, read from what is stored.
+
+    What came before it and was not sent is to be read elsewhere: from this id, or per job.
+    """
     return _control(type="resync", after=int(after) if after.isdigit() else after)
 
 

@@ -1,5 +1,6 @@
 """`/jobs/{id}/events` and `/events`: live streams (server-sent events) and pages of the same."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -57,7 +58,8 @@ async def job_events(
         page = await feed.in_thread(service.job_page, *where, types, query.limit)
         return Response(page, media_type="application/json")
     start = await feed.in_thread(service.start_of_job, *where)
-    return _stream(feed, JobSource(caller.project_id, job_id), start, types, query.heartbeat)
+    source = JobSource(caller.project_id, job_id)
+    return _stream(feed, source, start, _Wishes(types, query.heartbeat, caller.key_id))
 
 
 @router.get("/events", summary="Follow all jobs", response_model=EventPage, responses=_STREAM)
@@ -69,7 +71,9 @@ async def all_events(
 ) -> Any:
     """Return the events of all jobs of the project, in one order, as a page or as a stream.
 
-    Ids are opaque. The stream has no end; resume as with a job's stream.
+    Ids are opaque. The stream has no end; resume as with a job's stream. Events of jobs that
+    ended long ago are read per job: a stream that would begin before one of them begins with
+    `{"type":"resync"}`, and the page says `expired`.
     """
     feed: Feed = request.app.state.feed
     types = service.parse_types(query.types)
@@ -78,13 +82,19 @@ async def all_events(
         page = await feed.in_thread(service.project_page, *where, types, query.limit)
         return Response(page, media_type="application/json")
     start = await feed.in_thread(service.start_of_project, *where)
-    return _stream(feed, ProjectSource(caller.project_id), start, types, query.heartbeat)
+    source = ProjectSource(caller.project_id)
+    return _stream(feed, source, start, _Wishes(types, query.heartbeat, caller.key_id))
 
 
-def _stream(
-    feed: Feed, source: Source, start: service.Start, types: list[str] | None, heartbeat: str
-) -> EventStream:
-    is_event = heartbeat == "event"
+@dataclass(frozen=True)
+class _Wishes:
+    types: list[str] | None
+    heartbeat: str
+    key_id: str | None
+
+
+def _stream(feed: Feed, source: Source, start: service.Start, wishes: _Wishes) -> EventStream:
+    is_event = wishes.heartbeat == "event"
     return EventStream(
         Stream(
             feed=feed,
@@ -92,7 +102,9 @@ def _stream(
             position=start.after,
             newest=start.newest,
             progress=start.progress,
-            types=types,
+            expired=start.expired,
+            types=wishes.types,
+            key_id=wishes.key_id,
             heartbeat=get_settings().heartbeat,
             heartbeat_frame=frames.HEARTBEAT_EVENT if is_event else frames.HEARTBEAT_COMMENT,
         )

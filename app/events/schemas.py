@@ -88,6 +88,10 @@ class EventPage(BaseModel):
     data: list[Event]
     next_after: str = Field(description="Opaque; pass as `after` for what follows.")
     has_more: bool
+    expired: bool = Field(
+        description="Events of jobs that ended long ago, and that would follow `after`, are not "
+        "here any more: read them from each job's own events."
+    )
 
 
 _FRAME = (

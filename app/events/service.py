@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app.db import transaction
+from app.db import statement
 from app.errors import FieldProblem, InvalidPayload, NotFound
+from app.events.archive import get_archive
 from app.events.cursor import (
     START,
     Position,
@@ -14,6 +15,8 @@ from app.events.cursor import (
     invalid_cursor,
     parse_seq,
 )
+from app.events.frames import Form
+from app.events.ranges import has_archived_since
 from app.events.schemas import EVENT_TYPES
 from app.events.source import JobSource, JobState, Page, ProjectSource, job_state
 
@@ -56,16 +59,20 @@ def parse_cursor(job: JobState, cursor: str | None) -> int:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a stream begins, and how far its source has got."""
+    """Where a stream begins, and how far its source has got.
+
+    `expired`: events that follow `after` have left for the archive, where they are read per job.
+    """
 
     after: Position
     newest: Position
     progress: dict[str, str]
+    expired: bool = False
 
 
 def start_of_job(project_id: str, job_id: str, cursor: str | None) -> Start:
     """Check job and cursor (none: from the start); raises NotFound and BadRequest."""
-    with transaction() as session:
+    with statement() as session:
         job = require_job(session, project_id, job_id)
     progress = {job_id: job.progress} if job.progress else {}
     return Start((parse_cursor(job, cursor), "", 0), (job.last_seq, "", 0), progress)
@@ -74,7 +81,12 @@ def start_of_job(project_id: str, job_id: str, cursor: str | None) -> Start:
 def start_of_project(project_id: str, cursor: str | None) -> Start:
     """Check the cursor of a stream over all jobs (none: what happens from now on)."""
     newest = ProjectSource(project_id).newest()
-    return Start(_position(cursor, newest) if cursor else newest, newest, {})
+    if not cursor:
+        return Start(newest, newest, {})
+    after = _position(cursor, newest)
+    with statement() as session:
+        expired = has_archived_since(session, project_id, after[0])
+    return Start(after, newest, {}, expired)
 
 
 def _position(cursor: str, newest: Position) -> Position:
@@ -87,11 +99,13 @@ def _position(cursor: str, newest: Position) -> Position:
 def job_page(
     project_id: str, job_id: str, cursor: str | None, types: list[str] | None, limit: int
 ) -> str:
-    """Return a JobEventPage as JSON."""
-    with transaction() as session:
+    """Return a JobEventPage as JSON; raises Unavailable while an archived part cannot be read."""
+    with statement() as session:
         job = require_job(session, project_id, job_id)
-        after = parse_cursor(job, cursor)
-        page = JobSource(project_id, job_id).read_in(session, job, after, types, limit)
+        after = (parse_cursor(job, cursor), "", 0)
+        page = JobSource(project_id, job_id).read(session, after, types, limit, Form.ITEMS)
+    if page.ranges:
+        page = get_archive().page(page, types, limit, Form.ITEMS)
     return _page_json(page, str(page.position[0]))
 
 
@@ -99,11 +113,13 @@ def project_page(project_id: str, cursor: str | None, types: list[str] | None, l
     """Return an EventPage as JSON, from the start without a cursor."""
     source = ProjectSource(project_id)
     after = _position(cursor, source.newest()) if cursor else START
-    page = source.read(after, types, limit)
-    return _page_json(page, f'"{encode_position(page.position)}"')
+    with statement() as session:
+        page = source.read(session, after, types, limit, Form.ITEMS)
+        expired = has_archived_since(session, project_id, after[0])
+    next_after = f'"{encode_position(page.position)}"'
+    return _page_json(page, next_after, f',"expired":{"true" if expired else "false"}')
 
 
-def _page_json(page: Page, next_after: str) -> str:
-    events = ",".join(event.json for event in page.events)
+def _page_json(page: Page, next_after: str, rest: str = "") -> str:
     more = "true" if page.more else "false"
-    return f'{{"data":[{events}],"next_after":{next_after},"has_more":{more}}}'
+    return f'{{"data":[{page.body}],"next_after":{next_after},"has_more":{more}{rest}}}'

@@ -1,55 +1,52 @@
-"""What a stream is read from: the events of one job, or those of all jobs of a project."""
+"""What a stream is read from: the events of one job, or those of all jobs of a project.
 
-import json
+Each reading is one statement, so that it sees one moment: neither a commit nor the archive can come
+between the state of a job and its events.
+"""
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sqlalchemy import Row, bindparam, text
+from sqlalchemy import Row, TextClause, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY, TEXT
 from sqlalchemy.orm import Session
 
-from app.db import transaction
-from app.events.cursor import START, Position, encode_position
+from app.db import statement
+from app.events.cursor import Position, encode_position
+from app.events.frames import End, Form, Frame, event_frame
+from app.events.ranges import Range, ranges_after
 
 TERMINAL = ("succeeded", "failed", "cancelled")
-_TIME = """to_char(time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS time"""
 _TYPES = "(CAST(:types AS text[]) IS NULL OR type = ANY(:types))"
+Types = Sequence[str] | None
 
-
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
-    """An event as clients see it; `json` is one line."""
-
-    position: Position
-    id: str
-    type: str
-    json: str
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """A job's stream is over."""
-
-    status: str
-    last_seq: int
+# Postgres' own text of a jsonb value is valid JSON without a line break.
+EVENT_JSON = """
+    '{"seq":' || e.seq || ',"job_id":"' || e.job_id || '","time":"'
+    || to_char(e.time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+    || '","type":' || to_json(e.type) || ',"data":' || e.data::text || '}'
+"""
+_FRAME = f"'id: ' || e.seq || chr(10) || 'data: ' || {EVENT_JSON} || chr(10) || chr(10)"
+_FORMS = {Form.FRAMES: (_FRAME, "''"), Form.ITEMS: (EVENT_JSON, "','")}
 
 
 @dataclass(slots=True)
 class Page:
     """Events after a position, in order; `position` is how far the reading went."""
 
-    events: list[StoredEvent]
+    body: str
     position: Position
     more: bool
+    frames: list[Frame] = field(default_factory=list)
+    """The events one by one, where they are read for live streams."""
     late: bool = False
     """Events exist that a transaction still open keeps from being read."""
     progress: dict[str, str] = field(default_factory=dict)
     """Newest progress of running jobs, as JSON."""
     end: End | None = None
-
-
-Types = Sequence[str] | None
+    ranges: list[Range] = field(default_factory=list)
+    """Not empty: what follows lies in these ranges of the archive, and nothing was read."""
 
 
 class Source(Protocol):
@@ -60,46 +57,61 @@ class Source(Protocol):
         """What this is a stream of: a job's or a project's id."""
         ...
 
-    def read(self, after: Position, types: Types, limit: int) -> Page:
+    def read(self, session: Session, after: Position, types: Types, limit: int, form: Form) -> Page:
         """Read up to `limit` events of these types (None: all) after a position."""
         ...
 
 
-def _statement(sql: str) -> Any:
+def _statement(sql: str) -> TextClause:
     return text(sql).bindparams(bindparam("types", type_=ARRAY(TEXT)))
-
-
-_JOB = text(
-    "SELECT status, last_seq, progress::text AS progress FROM jobs"
-    " WHERE id = :job_id AND project_id = :project_id"
-)
-_JOB_EVENTS = _statement(
-    f"""
-    SELECT job_id, seq, type, {_TIME}, data::text AS data FROM job_events
-    WHERE job_id = :job_id AND seq > :after AND seq <= :last AND {_TYPES}
-    ORDER BY seq LIMIT :limit
-    """  # noqa: S608 - constants only
-)
 
 
 @dataclass(frozen=True)
 class JobState:
-    """Where a job's stream stands."""
+    """Where a job's stream stands; events up to `archived_seq` lie in the object store."""
 
     status: str
     last_seq: int
+    archived_seq: int
     progress: str | None
 
     @property
-    def is_over(self) -> bool:
-        """Whether the job's status can never change again."""
-        return self.status in TERMINAL
+    def end(self) -> End | None:
+        """How the stream ends, None while the job's status may change."""
+        return End(self.status, self.last_seq) if self.status in TERMINAL else None
+
+
+_JOB = text(
+    "SELECT status, last_seq, archived_seq, progress::text AS progress FROM jobs"
+    " WHERE id = :job_id AND project_id = :project_id"
+)
 
 
 def job_state(session: Session, project_id: str, job_id: str) -> JobState | None:
-    """Return status, newest seq and progress; None when the project has no such job."""
+    """Return where the job stands; None when the project has no such job."""
     row = session.execute(_JOB, {"job_id": job_id, "project_id": project_id}).first()
     return JobState(*row) if row else None
+
+
+def _job_page(form: Form) -> TextClause:
+    item, between = _FORMS[form]
+    return _statement(
+        f"""
+        SELECT j.status, j.last_seq, j.archived_seq, j.progress::text, p.count, p.reached, p.body
+        FROM jobs j CROSS JOIN LATERAL (
+            SELECT count(*) AS count, max(e.seq) AS reached,
+                coalesce(string_agg({item}, {between} ORDER BY e.seq), '') AS body
+            FROM (
+                SELECT * FROM job_events WHERE job_id = j.id AND seq > :after AND {_TYPES}
+                ORDER BY seq LIMIT :limit
+            ) AS e
+        ) AS p
+        WHERE j.id = :job_id AND j.project_id = :project_id
+        """  # noqa: S608 - constants only
+    )
+
+
+_JOB_PAGES = {form: _job_page(form) for form in Form}
 
 
 @dataclass(frozen=True)
@@ -114,45 +126,38 @@ class JobSource:
         """The job's id."""
         return self.job_id
 
-    def read(self, after: Position, types: Types, limit: int) -> Page:
+    def read(self, session: Session, after: Position, types: Types, limit: int, form: Form) -> Page:
         """Read a page; the end is reported with the last one of a job that is over, or is gone."""
-        with transaction() as session:
-            job = job_state(session, self.project_id, self.job_id)
-            if job is None:
-                return Page([], after, more=False, end=End("deleted", after[0]))
-            return self.read_in(session, job, after[0], types, limit)
-
-    def read_in(
-        self, session: Session, job: JobState, after: int, types: Types, limit: int
-    ) -> Page:
-        """Read a page of a job whose state was read before, in the same transaction."""
         values = {
+            "project_id": self.project_id,
             "job_id": self.job_id,
-            "after": after,
-            "last": job.last_seq,
+            "after": after[0],
             "types": list(types) if types else None,
             "limit": limit,
         }
-        events = [
-            StoredEvent((row.seq, "", 0), str(row.seq), row.type, _as_json(row))
-            for row in session.execute(_JOB_EVENTS, values)
-        ]
-        if len(events) == limit:
-            return Page(events, events[-1].position, more=True)
-        # Everything up to `last_seq` was committed with it: a short page has seen it all.
+        row = session.execute(_JOB_PAGES[form], values).first()
+        if row is None:
+            return Page("", after, more=False, end=End("deleted", after[0]))
+        job = JobState(*row[:4])
+        count, reached, body = row[4:]
+        if after[0] < job.archived_seq:
+            found = ranges_after(session, self.job_id, after[0])
+            return Page("", after, more=True, end=job.end, ranges=found)
+        if count == limit:
+            return Page(body, (reached, "", 0), more=True)
         return Page(
-            events,
-            (max(job.last_seq, after), "", 0),
+            body,
+            (max(job.last_seq, after[0]), "", 0),
             more=False,
             progress={self.job_id: job.progress} if job.progress else {},
-            end=End(job.status, job.last_seq) if job.is_over else None,
+            end=job.end,
         )
 
 
 _HORIZON = text("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
 _PROJECT_EVENTS = _statement(
     f"""
-    SELECT xid, job_id, seq, type, {_TIME}, data::text AS data FROM job_events
+    SELECT e.xid, e.job_id, e.seq, e.type, {EVENT_JSON} AS json FROM job_events AS e
     WHERE project_id = :project_id AND (xid, job_id, seq) > (:xid, :job_id, :seq)
         AND xid < :horizon AND {_TYPES}
     ORDER BY xid, job_id, seq LIMIT :limit
@@ -174,7 +179,7 @@ class ProjectSource:
     """The events of all jobs of a project, in the order of their transactions.
 
     Only what every open transaction has left behind is read, so that an event that is committed
-    late is never skipped.
+    late is never skipped. Archived events are read per job: they are not here.
     """
 
     project_id: str
@@ -186,68 +191,36 @@ class ProjectSource:
 
     def newest(self) -> Position:
         """Return the position after everything that can be read now."""
-        with transaction() as session:
+        with statement() as session:
             return (session.scalar(_HORIZON) or 0, "", 0)
 
-    def read(self, after: Position, types: Types, limit: int) -> Page:
+    def read(self, session: Session, after: Position, types: Types, limit: int, form: Form) -> Page:
         """Read a page; it has no end."""
-        with transaction() as session:
-            horizon: int = session.scalar(_HORIZON) or 0
-            values = {
-                "project_id": self.project_id,
-                "xid": after[0],
-                "job_id": after[1],
-                "seq": after[2],
-                "horizon": horizon,
-                "types": list(types) if types else None,
-                "limit": limit,
-            }
-            events = [_of_project(row) for row in session.execute(_PROJECT_EVENTS, values)]
-            if len(events) == limit:
-                return Page(events, events[-1].position, more=True)
-            return Page(
-                events,
-                max((horizon, "", 0), after),
-                more=False,
-                late=bool(session.scalar(_LATE, values)),
-                progress=dict(session.execute(_PROJECT_PROGRESS, values).tuples().all()),
-            )
+        horizon: int = session.scalar(_HORIZON) or 0
+        values = {
+            "project_id": self.project_id,
+            "xid": after[0],
+            "job_id": after[1],
+            "seq": after[2],
+            "horizon": horizon,
+            "types": list(types) if types else None,
+            "limit": limit,
+        }
+        events = [_of_project(row) for row in session.execute(_PROJECT_EVENTS, values)]
+        body = form.join((name, event) for _, _, name, event in events)
+        frames = [event_frame(*event) for event in events]
+        if len(events) == limit:
+            return Page(body, events[-1][0], more=True, frames=frames)
+        return Page(
+            body,
+            max((horizon, "", 0), after),
+            more=False,
+            frames=frames,
+            late=bool(session.scalar(_LATE, values)),
+            progress=dict(session.execute(_PROJECT_PROGRESS, values).tuples().all()),
+        )
 
 
-def _of_project(row: Row[Any]) -> StoredEvent:
+def _of_project(row: Row[Any]) -> tuple[Position, str, str, str]:
     position = (row.xid, row.job_id, row.seq)
-    return StoredEvent(position, encode_position(position), row.type, _as_json(row))
-
-
-def _as_json(row: Row[Any]) -> str:
-    # `data` is Postgres' own text of a jsonb value: valid JSON without a line break.
-    return (
-        f'{{"seq":{row.seq},"job_id":"{row.job_id}","time":"{row.time}",'
-        f'"type":{json.dumps(row.type)},"data":{row.data}}}'
-    )
-
-
-_MOVED = text("SELECT id, last_seq, progress::text FROM jobs WHERE id = ANY(:ids)").bindparams(
-    bindparam("ids", type_=ARRAY(TEXT))
-)
-
-
-def newest_of(job_ids: Sequence[str]) -> dict[str, tuple[Position, str | None]]:
-    """Return (newest position, progress) of each of these jobs that still exists."""
-    with transaction() as session:
-        rows = session.execute(_MOVED, {"ids": list(job_ids)})
-        return {job_id: ((seq, "", 0), progress) for job_id, seq, progress in rows}
-
-
-__all__ = [
-    "START",
-    "End",
-    "JobSource",
-    "JobState",
-    "Page",
-    "ProjectSource",
-    "Source",
-    "StoredEvent",
-    "job_state",
-    "newest_of",
-]
+    return position, row.type, encode_position(position), row.json

@@ -1,31 +1,34 @@
-"""One client's stream: replay from Postgres, then live frames, and back when the client is slow."""
+"""One client's stream: replay of what is stored, then live frames, and back when it is slow."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from starlette.responses import StreamingResponse
-from starlette.types import Send
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from app.errors import Unavailable
 from app.events import frames
 from app.events.cursor import Position, encode_position
-from app.events.feed import PAGE, Feed, Subscription
+from app.events.feed import AWAY, PAGE, Feed, beat_of
 from app.events.source import JobSource, Page, Source
-from app.problem import OUTAGES
+from app.events.subscription import Subscription
+from app.telemetry import STREAM_RESYNCS
 
 # `no-transform` keeps proxies from compressing, X-Accel-Buffering nginx from holding frames back.
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 _RETRY_READ = 1.0
 
-Chunks = AsyncGenerator[bytes, None]
+Write = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass
 class Stream:
     """What a client asked for, and how far it has got.
 
-    `newest` and `progress` are what was known of the source when the request was checked.
+    `newest` and `progress` are what was known of the source when the request was checked;
+    `expired` says that some of what follows the position is not in this stream any more.
     """
 
     feed: Feed
@@ -36,22 +39,35 @@ class Stream:
     types: Sequence[str] | None = None
     heartbeat_frame: bytes = frames.HEARTBEAT_COMMENT
     progress: dict[str, str] = field(default_factory=dict)
+    expired: bool = False
+    key_id: str | None = None
 
-    async def chunks(self) -> Chunks:
-        """Yield whole frames until the job's end, or until the feed is closed."""
-        yield frames.RETRY
-        with self.feed.subscribed(self.source, self.newest, self.progress) as queue:
-            while not self.feed.closed:
-                queue.reset()
-                async for chunk in self._replay(queue):
-                    yield chunk
-                async for chunk in self._live(queue):
-                    yield chunk
-                if queue.lost:
-                    yield frames.resync_frame(self._id())
-                elif queue.end:
-                    yield frames.end_frame(queue.end)
-                    return
+    def __post_init__(self) -> None:
+        # Looked at each beat: so that no silence is longer than the heartbeat.
+        self._silence = self.heartbeat - beat_of(self.heartbeat)
+
+    def subscribed(self) -> contextlib.AbstractContextManager[Subscription]:
+        """Have the feed push to a new queue."""
+        return self.feed.subscribed(self.source, self.newest, self.progress, self.key_id)
+
+    async def run(self, queue: Subscription, write: Write) -> None:
+        """Write whole frames until the job's end, or until the queue or the feed is left."""
+        await write(frames.RETRY)
+        if self.expired:
+            await write(frames.resync_frame(self._id()))
+        while not self._is_over(queue):
+            queue.reset()
+            await self._replay(queue, write)
+            await self._live(queue, write)
+            if queue.lost:
+                STREAM_RESYNCS.inc()
+                await write(frames.resync_frame(self._id()))
+            elif queue.end and not self._is_over(queue):
+                await write(frames.end_frame(queue.end))
+                return
+
+    def _is_over(self, queue: Subscription) -> bool:
+        return self.feed.closed or queue.over
 
     def _id(self) -> str:
         if isinstance(self.source, JobSource):
@@ -61,61 +77,54 @@ class Stream:
     def _wants(self, kind: str) -> bool:
         return self.types is None or kind in self.types
 
-    async def _replay(self, queue: Subscription) -> Chunks:
-        """Yield what is stored after the position, page by page."""
+    async def _replay(self, queue: Subscription, write: Write) -> None:
+        """Write what is stored after the position, page by page."""
         more = True
-        while more and not self.feed.closed:
-            page = None
-            async for page in self._read():
-                if page is None:
-                    yield self.heartbeat_frame
-            if page is None:
-                return  # closed
+        while more:
+            page = await self._read(queue, write)
+            if page is None or self._is_over(queue):
+                return
             self.position, more, queue.end = page.position, page.more, page.end
-            if chunk := self._encode(page):
-                yield chunk
+            text = page.body
+            if self._wants("progress") and not page.end:
+                for job_id, progress in page.progress.items():
+                    text += frames.progress_frame(job_id, progress).data.decode()
+            if text:
+                await write(text.encode())
 
-    def _encode(self, page: Page) -> bytes:
-        due = [frames.event_frame(event) for event in page.events]
-        if self._wants("progress") and not page.end:
-            due += [frames.progress_frame(*item) for item in page.progress.items()]
-        return b"".join(frame.data for frame in due)
-
-    async def _read(self) -> AsyncGenerator[Page | None, None]:
-        """Yield None whenever a heartbeat is due, and at last the page (none when closed)."""
-        while not self.feed.closed:
-            read = self.feed.in_thread(self.source.read, self.position, self.types, PAGE)
+    async def _read(self, queue: Subscription, write: Write) -> Page | None:
+        """Return the next page, None when the stream is over; writes heartbeats meanwhile."""
+        while not self._is_over(queue):
+            read = self.feed.read(self.source, self.position, self.types, PAGE, frames.Form.FRAMES)
             task = asyncio.ensure_future(read)
             try:
-                while not task.done():
-                    await asyncio.wait({task}, timeout=self.heartbeat)
-                    if not task.done():
-                        yield None
-                page = task.result()
-            except OUTAGES:
-                yield None  # the database is away: the stream stays, and says that it lives
+                while not (await asyncio.wait({task}, timeout=self._silence))[0]:
+                    await write(self.heartbeat_frame)
+                return task.result()
+            except (*AWAY, Unavailable):
+                # Database or store are away: the stream stays, and says that it lives.
+                await write(self.heartbeat_frame)
                 await asyncio.sleep(_RETRY_READ)
-            else:
-                yield page
-                return
             finally:
                 task.cancel()
+        return None
 
-    async def _live(self, queue: Subscription) -> Chunks:
-        """Yield what the feed pushes; all that gathered behind a pending write goes in one."""
+    async def _live(self, queue: Subscription, write: Write) -> None:
+        """Write what the feed pushes; all that gathered behind a pending write goes in one."""
         clock = asyncio.get_running_loop().time
-        due = clock() + self.heartbeat
-        while not (self.feed.closed or queue.lost):
-            chunk = b"".join(frame.data for frame in queue.take() if self._is_due(frame))
-            if not chunk and queue.end:
-                return
-            if not chunk and clock() >= due:
+        due = clock() + self._silence
+        while not (queue.lost or self._is_over(queue)):
+            end = queue.end  # before the frames: they may come while it is written
+            chunk = b"".join([frame.data for frame in queue.take() if self._is_due(frame)])
+            if not chunk:
+                if end:
+                    return
+                if clock() < due:
+                    await queue.wait()
+                    continue
                 chunk = self.heartbeat_frame
-            if chunk:
-                yield chunk
-                due = clock() + self.heartbeat
-            else:
-                await queue.wait(due - clock())
+            await write(chunk)
+            due = clock() + self._silence
 
     def _is_due(self, frame: frames.Frame) -> bool:
         if frame.position is not None:
@@ -125,14 +134,39 @@ class Stream:
         return self._wants(frame.type)
 
 
-class EventStream(StreamingResponse):
-    """A response of server-sent events; leaves the feed as soon as its client has gone."""
+class EventStream(Response):
+    """A response of server-sent events; leaves the feed as soon as its client has gone.
+
+    Starlette's StreamingResponse costs as much again for each frame, in generators and a task
+    group.
+    """
+
+    media_type = "text/event-stream"
 
     def __init__(self, stream: Stream) -> None:
-        self._chunks = stream.chunks()
-        super().__init__(self._chunks, headers=HEADERS, media_type="text/event-stream")
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._stream = stream
 
-    async def stream_response(self, send: Send) -> None:
-        """Send the frames, and close the generator whatever happens."""
-        async with contextlib.aclosing(self._chunks):
-            await super().stream_response(send)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the frames until the stream's end or the client's."""
+        del scope
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+
+        async def write(chunk: bytes) -> None:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+        with self._stream.subscribed() as queue:
+            leaving = asyncio.create_task(_leave_with_client(receive, queue))
+            try:
+                await self._stream.run(queue, write)
+            finally:
+                leaving.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _leave_with_client(receive: Receive, queue: Subscription) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    queue.leave()

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from collections.abc import Collection
 
 from sqlalchemy import func, insert, or_, select, text, update
 from sqlalchemy.orm import Session
@@ -43,6 +44,12 @@ def list_keys(session: Session, project_id: str) -> list[ApiKey]:
     """Return the project's keys that were not revoked, newest first."""
     query = select(ApiKey).where(ApiKey.project_id == project_id, ApiKey.revoked_at.is_(None))
     return list(session.scalars(query.order_by(ApiKey.id.desc())))
+
+
+def live_keys(session: Session, ids: Collection[str]) -> set[str]:
+    """Return those of these keys that were not revoked."""
+    query = select(ApiKey.id).where(ApiKey.id.in_(ids), ApiKey.revoked_at.is_(None))
+    return set(session.scalars(query))
 
 
 def lock_admins(session: Session, project_id: str) -> list[str]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from app import queue
+from app.settings import get_settings
 from polar.stack.services import Postgres, SeaweedFS, Valkey
 from tests.app.server import Api, environment, run_app, running
 from tests.services import S3, migrate
@@ -32,3 +34,14 @@ def api(
 def _folders(home: Path) -> dict[str, str]:
     (home / "open data").mkdir()
     return {"POLAR_DATA_FOLDERS": f'["{home}/open data"]'}
+
+
+@pytest.fixture
+def nudges(api: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let this process nudge the API under test, as workers do."""
+    monkeypatch.setenv("POLAR_BROKER_URL", api.environment["POLAR_BROKER_URL"])
+    get_settings.cache_clear()
+    queue._client.cache_clear()
+    yield
+    get_settings.cache_clear()
+    queue._client.cache_clear()

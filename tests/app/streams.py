@@ -122,3 +122,10 @@ def seqs(frames: Sequence[Frame]) -> list[int]:
     stored = [frame for frame in frames if frame.id is not None]
     assert all(frame.data and str(frame.data["seq"]) == frame.id for frame in stored)
     return [frame.data["seq"] for frame in stored if frame.data]
+
+
+def metric(api: Api, name: str) -> float:
+    """Return a number of the API's own metrics that has no labels."""
+    lines = api.client.get("/metrics").text.splitlines()
+    [value] = [line.split()[1] for line in lines if line.split(" ")[0] == name]
+    return float(value)

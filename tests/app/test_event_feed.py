@@ -5,7 +5,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,8 +14,6 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from app import queue
-from app.settings import get_settings
 from tests.app.server import Api, running
 from tests.app.streams import (
     Frame,
@@ -24,21 +21,14 @@ from tests.app.streams import (
     fail,
     frames_of,
     log,
+    metric,
     new_job,
     seqs,
     stream,
 )
 from tests.services import wait_until
 
-
-@pytest.fixture(autouse=True)
-def _nudges(api: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("POLAR_BROKER_URL", api.environment["POLAR_BROKER_URL"])
-    get_settings.cache_clear()
-    queue._client.cache_clear()
-    yield
-    get_settings.cache_clear()
-    queue._client.cache_clear()
+pytestmark = pytest.mark.usefixtures("nudges")
 
 
 def test_b21_no_gap_and_no_duplicate_across_a_killed_api(api: Api) -> None:
@@ -151,6 +141,7 @@ def _database_connections(api: Api) -> int:
 def test_a_slow_client_is_told_to_resync_and_misses_nothing(api: Api) -> None:
     """Frames beyond the bounded queue are dropped and read again from Postgres."""
     job, rounds, size = new_job(api), 20, 150
+    dropped = metric(api, "polar_stream_frames_dropped_total")
     padding = "x" * 4000
     host, port = api.url.removeprefix("http://").split(":")
     with socket.socket() as client:
@@ -167,7 +158,7 @@ def test_a_slow_client_is_told_to_resync_and_misses_nothing(api: Api) -> None:
         for _ in range(rounds):
             append(api, job, [("log", {"level": "info", "message": padding})] * size)
         fail(api, job)
-        time.sleep(1.5)  # longer than the poll, so that the feed has seen all of it
+        wait_until(lambda: metric(api, "polar_stream_frames_dropped_total") > dropped)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
         while chunk := client.recv(65536):
             received += chunk
@@ -185,6 +176,7 @@ def test_a_slow_client_is_told_to_resync_and_misses_nothing(api: Api) -> None:
                 "after": int(before[-1].id or 0) if before else 0,
             }
     assert frames[-1].type == "end"
+    assert metric(api, "polar_stream_resyncs_total") >= len(resyncs)
 
 
 def test_all_jobs_in_one_stream_resumed_by_opaque_ids(api: Api) -> None:
@@ -270,3 +262,36 @@ def test_a_client_that_left_is_forgotten(api: Api) -> None:
             next(opened[-1])
         assert len(list(folder.iterdir())) >= before + 20
     wait_until(lambda: len(list(folder.iterdir())) <= before + 2, timeout=20)
+
+
+def test_b23_open_streams_are_counted(api: Api) -> None:
+    job, before = new_job(api), metric(api, "polar_streams")
+    with api.with_key(api.key) as client, stream(client, f"/jobs/{job}/events") as frames:
+        next(frames)
+        assert metric(api, "polar_streams") == before + 1
+    wait_until(lambda: metric(api, "polar_streams") == before)
+    assert metric(api, "polar_nudges_connected") == 1
+
+
+def test_b31_streams_of_a_revoked_key_end_within_seconds(api: Api) -> None:
+    """They end without an `end` frame: whoever may still read resumes with another key."""
+    made = api.client.post("/api-keys", json={"name": "leaves", "role": "viewer"}).json()
+    job = new_job(api)
+    with (
+        api.with_key(made["key"]) as leaving,
+        api.with_key(api.key) as staying,
+        stream(staying, f"/jobs/{job}/events") as kept,
+        stream(leaving, f"/jobs/{job}/events") as of_job,
+        api.with_key(made["key"]) as second,
+        stream(second, "/events") as of_all,
+    ):
+        firsts = [next(frames).retry for frames in (kept, of_job, of_all)]
+        assert firsts == ["2000"] * 3
+        assert api.client.delete(f"/api-keys/{made['id']}").status_code == 204
+        begun = time.monotonic()
+        assert [frame.type for frame in of_job if frame.data] == []
+        assert [frame.type for frame in of_all if frame.id] == []
+        assert time.monotonic() - begun < 10  # looked at once a second
+        append(api, job, log(1))
+        assert next(kept).type == "log"
+        assert leaving.get(f"/jobs/{job}/events").status_code == 401

@@ -1,13 +1,10 @@
 """Streams of one job over HTTP: replay, live frames, filters, heartbeats, ends and bad cursors."""
 
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from app import queue
-from app.settings import get_settings
 from tests.app.server import Api, running
 from tests.app.streams import (
     append,
@@ -19,16 +16,7 @@ from tests.app.streams import (
     stream,
 )
 
-
-@pytest.fixture(autouse=True)
-def _nudges(api: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let this process nudge the API under test, as workers do."""
-    monkeypatch.setenv("POLAR_BROKER_URL", api.environment["POLAR_BROKER_URL"])
-    get_settings.cache_clear()
-    queue._client.cache_clear()
-    yield
-    get_settings.cache_clear()
-    queue._client.cache_clear()
+pytestmark = pytest.mark.usefixtures("nudges")
 
 
 def test_a_finished_job_is_replayed_and_ended(api: Api) -> None:

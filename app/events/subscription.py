@@ -1,0 +1,68 @@
+"""One client's bounded queue between the feed, which pushes, and the stream, which sends."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from app.events.frames import End, Frame
+from app.telemetry import STREAM_DROPS
+
+QUEUE_LIMIT = 512
+
+
+class Subscription:
+    """Frames for one client. `lost` says that it overflowed: read from Postgres again.
+
+    Belongs to the event loop. `over` ends the stream without an `end` frame: its client has gone,
+    or its key was revoked.
+    """
+
+    def __init__(self, key_id: str | None = None) -> None:
+        self.key_id = key_id
+        self.lost = False
+        self.over = False
+        self.end: End | None = None
+        self._queue: deque[Frame] = deque()
+        self._changed = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def push(self, frames: Iterable[Frame]) -> None:
+        """Queue frames; a client that is too slow loses its queue instead of our memory."""
+        self._queue.extend(frames)
+        if len(self._queue) > QUEUE_LIMIT:
+            STREAM_DROPS.inc(len(self._queue))
+            self._queue.clear()
+            self.lost = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the stream look again."""
+        self._changed = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def leave(self) -> None:
+        """End the stream now."""
+        self.over = True
+        self.wake()
+
+    def reset(self) -> None:
+        """Forget what is queued: it will be read from Postgres."""
+        self._queue.clear()
+        self.lost = False
+
+    def take(self) -> list[Frame]:
+        """Return and remove all that is queued."""
+        frames = list(self._queue)
+        self._queue.clear()
+        self._changed = False
+        return frames
+
+    async def wait(self) -> None:
+        """Wait until something was pushed, or somebody woke us: the feed does at least each beat.
+
+        No timer of its own: at thousands of frames a second timers are what costs.
+        """
+        if not self._changed:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
