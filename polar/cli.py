@@ -2,7 +2,7 @@
 
 import typer
 
-from polar.commands import jobs, sample, stack
+from polar.commands import backup, jobs, sample, stack
 from polar.commands.env import env
 from polar.doctor import doctor
 
@@ -20,6 +20,8 @@ app.command()(stack.status)
 app.command()(stack.logs)
 app.command()(doctor)
 app.command()(env)
+app.command()(backup.backup)
+app.command()(backup.restore)
 app.command(name="run-sample")(sample.run_sample)
 app.command()(jobs.submit)
 app.command(name="jobs")(jobs.list_jobs)

@@ -59,11 +59,11 @@ def start(home: Home, listen: str, *, no_auth: bool, attached: bool) -> StackSta
     """Start the stack and show how it comes up; ends the command when it doesn't."""
     if no_auth and listen not in (LOOPBACK, "localhost", "::1"):
         raise fail(f"--no-auth would open the service to everyone who reaches {listen}")
-    guard = launch(home, listen, "none" if no_auth else "keys", attached=attached)
     began = time.time()
     shown: set[str] = set()
     state: StackState | None = None
     try:
+        guard = launch(home, listen, "none" if no_auth else "keys", attached=attached)
         with interrupt_stops(guard):
             for state in progress(home, guard):
                 show_ready(state, shown, began)

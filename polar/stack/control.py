@@ -39,8 +39,13 @@ def launch(
 ) -> subprocess.Popen[bytes]:
     """Start guard and supervisor; `attached` ties their life to this process.
 
-    Call it only when no stack runs on `home`.
+    Call it only when no stack runs on `home`. Raises StackFailed for a folder that was not restored
+    to its end.
     """
+    if home.restoring.exists():
+        raise StackFailed(
+            f"a restore into {home.path} did not end: delete that folder and restore again"
+        )
     home.lay()
     clear_leftovers(home)
     options = json.dumps({"home": str(home.path), "host": host, "auth": auth})

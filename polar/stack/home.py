@@ -45,6 +45,11 @@ class Home:
         return self.path / "run"
 
     @property
+    def restoring(self) -> Path:
+        """Where a restore lays everything before it moves it up; there only while one is made."""
+        return self.path / ".restoring"
+
+    @property
     def settings_file(self) -> Path:
         """The user's settings; the stack keeps its ports in the table `ports`."""
         return self.path / "polar.toml"

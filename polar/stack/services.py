@@ -108,7 +108,8 @@ class Postgres:
         return secret(self.password_file)
 
     @cached_property
-    def _wrapper(self) -> list[str]:
+    def wrapper(self) -> list[str]:
+        """What comes before each of Postgres's own programs that refuse to run as root."""
         return unprivileged_wrapper()
 
     def url(self, database: str = "polar") -> str:
@@ -125,10 +126,10 @@ class Postgres:
         draft.mkdir(mode=0o700)
         password = draft.with_name(f".{draft.name}-password")
         write_private(password, self.password)
-        if self._wrapper and self._wrapper == _as_nobody():
+        if self.wrapper and self.wrapper == _as_nobody():
             os.chown(draft, NOBODY, NOBODY)
         arguments = [
-            *self._wrapper,
+            *self.wrapper,
             str(postgres_binaries() / "initdb"),
             *("-D", str(draft), "-U", "polar", "--auth=scram-sha-256", f"--pwfile={password}"),
             *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin"),
@@ -152,7 +153,7 @@ class Postgres:
         options = [part for setting in settings for part in ("-c", setting)]
         server = [str(postgres_binaries() / "postgres"), "-D", str(self.data)]
         return Command(
-            [*self._wrapper, *server, "-p", str(self.port), *options], stop_signal=signal.SIGINT
+            [*self.wrapper, *server, "-p", str(self.port), *options], stop_signal=signal.SIGINT
         )
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[object, ...]]:

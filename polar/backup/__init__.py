@@ -1,0 +1,1 @@
+"""Back-ups of an installation: taken while it works, restored into an empty folder."""

@@ -1,0 +1,147 @@
+"""`polar backup` and `polar restore`: an installation in a file or folder, and out of it again."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import psycopg
+import typer
+from rich.markup import escape
+
+from polar.backup import seal
+from polar.backup.archive import Archive
+from polar.backup.errors import BackupFailed
+from polar.backup.manifest import SEALED_SECRETS, SECRETS, Manifest
+from polar.backup.places import Place, installation
+from polar.backup.restore import check, refuse_filled, refuse_other_versions
+from polar.backup.restore import restore as restore_archive
+from polar.backup.take import Taken, lines, megabytes, take
+from polar.commands.screen import fail, out
+from polar.stack.home import AlreadyRunning, Home, default_home
+from polar.stack.services import ServiceFailed
+
+_FAILURES = (BackupFailed, ServiceFailed, AlreadyRunning, OSError, psycopg.Error)
+_SHOWN = 10
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(help="A file with the passphrase that the secrets are sealed with."),
+]
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(help="A new folder, or a new file NAME.tar.")],
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Take a back-up of this installation while it works: database, objects, MLflow, secrets.
+
+    Without a running stack the database and the store are started for it. With POLAR_DATABASE_URL
+    and the S3 variables in the environment, the services that they name are backed up instead.
+    """
+    began = time.monotonic()
+    try:
+        passphrase = seal.read_passphrase(passphrase_file) if passphrase_file else None
+        with installation(Home(default_home())) as place:
+            out.print(_source(place))
+            taken = take(place, target, passphrase, lines(_show))
+    except _FAILURES as failure:
+        raise fail(str(failure)) from None
+    except KeyboardInterrupt:
+        raise fail("stopped; nothing was written", 130) from None
+    _tell(taken, target, time.monotonic() - began)
+
+
+def _source(place: Place) -> str:
+    if place.home is not None:
+        return f"back-up of [bold]{escape(str(place.home.path))}[/]"
+    store = place.store.endpoint or "AWS S3"
+    parts = [
+        f"back-up of the services that the environment names: the database of POLAR_DATABASE_URL, "
+        f"bucket {place.store.bucket} of {store}"
+    ]
+    if place.tracking_url is None:
+        parts.append("[yellow]without MLflow's database: set MLFLOW_BACKEND_STORE_URI[/]")
+    if place.key_file is None:
+        parts.append(
+            "[yellow]without the key of the stored secrets: set POLAR_SECRET_KEY_FILE, or keep a "
+            "copy of the key yourself[/]"
+        )
+    return "\n".join(parts)
+
+
+def _show(line: str) -> None:
+    out.print(f"  [dim]…[/] {line}", soft_wrap=True)
+
+
+def _tell(taken: Taken, target: Path, seconds: float) -> None:
+    manifest = taken.manifest
+    for line in _contents(manifest):
+        out.print(f"  [green]✓[/] {line}", soft_wrap=True)
+    out.print(
+        f"[bold green]backed up[/] to {escape(str(target))}: {megabytes(taken.size)} "
+        f"in {seconds:.1f} s",
+        soft_wrap=True,
+    )
+    if manifest.find(SECRETS):
+        out.print(
+            "[yellow]it holds the installation's secrets in plain text (mode 600): keep it as you "
+            "keep them, or seal them with --passphrase-file[/]",
+            soft_wrap=True,
+        )
+    if taken.defects:
+        shown = [f"  {each.key} {each.problem}" for each in taken.defects[:_SHOWN]]
+        raise fail(
+            f"the back-up is as the installation is, and {len(taken.defects)} objects that its "
+            "database refers to are missing or damaged there:\n" + "\n".join(shown),
+            2,
+        )
+
+
+def _contents(manifest: Manifest) -> list[str]:
+    objects = [entry for entry in manifest.files if entry.key is not None]
+    others = [entry for entry in manifest.files if entry.key is None]
+    size = megabytes(sum(entry.size for entry in objects))
+    sealed = " (sealed)" if manifest.find(SEALED_SECRETS) else ""
+    names = ", ".join(entry.file for entry in others if "/" not in entry.file)
+    return [f"{names}{sealed}", f"{len(objects)} objects, {size}"]
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(help="A back-up: the folder or the file.")],
+    home: Annotated[
+        Path | None, typer.Option(help="An empty or new folder: the data folder to be.")
+    ] = None,
+    passphrase_file: PassphraseFile = None,
+    *,
+    only_check: Annotated[
+        bool, typer.Option("--check", help="Only check that the back-up is whole.")
+    ] = False,
+) -> None:
+    """Check a back-up and restore it into an empty folder, for `polar up` to go on with."""
+    began = time.monotonic()
+    target = Home((home or default_home()).absolute())
+    tell = lines(_show)
+    try:
+        archive = Archive(source)
+        refuse_other_versions(archive.manifest)
+        if not only_check:
+            refuse_filled(target)
+        check(archive, tell)
+        for line in _contents(archive.manifest):
+            out.print(f"  [green]✓[/] {line}", soft_wrap=True)
+        if only_check:
+            out.print(f"[bold green]whole[/], taken at {archive.manifest.taken_at:%F %T} UTC")
+            return
+        passphrase = seal.read_passphrase(passphrase_file) if passphrase_file else None
+        live = restore_archive(archive, target, passphrase, tell)
+    except _FAILURES as failure:
+        raise fail(str(failure)) from None
+    except KeyboardInterrupt:
+        raise fail("stopped; the folder is as it was", 130) from None
+    _tell_restored(target, live, time.monotonic() - began)
+
+
+def _tell_restored(home: Home, live: int, seconds: float) -> None:
+    out.print(f"[bold green]restored[/] into {escape(str(home.path))} in {seconds:.1f} s")
+    if live:
+        out.print(f"{live} attempts ran when it was taken: their jobs go on from their checkpoints")
+    out.print(f"  [bold]POLAR_HOME='{escape(str(home.path))}' polar up[/]", soft_wrap=True)
