@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from app.backups.hold import refuse_while_held
 from app.multipart import PART, abort_uploads, put_parts
 from app.s3 import (
     MISSING,
@@ -61,25 +62,32 @@ class ObjectInfo:
 @lru_cache
 def get_store() -> "Store":
     """The process's store, from its settings; connects at the first request."""
-    return Store(get_settings())
+    return Store(get_settings(), may_delete=refuse_while_held)
 
 
 class Store:
     """One bucket of an S3 endpoint. Safe to share between threads.
 
     Every method may raise StoreUnavailable. A request waits at most 5 s for a connection and 60 s
-    for bytes, and is sent up to 4 times.
+    for bytes, and is sent up to 4 times. `may_delete` is asked before anything is deleted, and
+    raises StoreUnavailable when nothing may.
     """
 
-    def __init__(self, settings: Settings, bucket: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        bucket: str | None = None,
+        may_delete: Callable[[], None] = lambda: None,
+    ) -> None:
         self._settings = settings
+        self._may_delete = may_delete
         self.bucket = bucket or settings.s3_bucket
         self._clients: dict[str | None, Any] = {}
         self._lock = threading.Lock()
 
     def at(self, bucket: str) -> "Store":
         """Return the same store at another bucket."""
-        other = Store(self._settings, bucket)
+        other = Store(self._settings, bucket, self._may_delete)
         other._clients, other._lock = self._clients, self._lock
         return other
 
@@ -156,6 +164,7 @@ class Store:
 
     def delete(self, key: str) -> None:
         """Delete the object; silent when there is none."""
+        self._may_delete()
         with contextlib.suppress(ObjectMissing):
             self._call("delete_object", key)
 
@@ -179,6 +188,7 @@ class Store:
         if not prefix.endswith("/") or prefix.count("/") < 2:
             raise InvalidKey(prefix, "a prefix to delete is <project>/<something>/")
         join_key(prefix[:-1])
+        self._may_delete()
         keys = [item.key for item in self.list_objects(prefix)]
         for start in range(0, len(keys), 1000):
             batch = [{"Key": key} for key in keys[start : start + 1000]]
