@@ -1,7 +1,7 @@
 """How errors become answers, and what every route shares: ids, unknown-parameter check."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, cast, get_args
 
 import sqlalchemy.exc
@@ -9,6 +9,7 @@ from fastapi import FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, SecretStr, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from app import journal, problem
 from app.errors import FieldProblem, InvalidPayload, ServiceError
@@ -62,11 +63,25 @@ _HTTP = {
 }
 
 
-async def _http_error(_: Request, raised: Exception) -> Response:
-    error = cast("HTTPException", raised)
-    title, code, message = _HTTP.get(error.status_code, ("Error", "http_error", None))
-    document = problem.problem(error.status_code, title, code, message or str(error.detail))
-    return _respond(document, dict(error.headers or {}))
+class _HttpErrors:
+    """Answers what the framework raises; 405 with every method that the path takes."""
+
+    def __init__(self, routers: Sequence[APIRouter]) -> None:
+        self._routes = [r for router in routers for r in router.routes if isinstance(r, Route)]
+
+    async def __call__(self, request: Request, raised: Exception) -> Response:
+        """Return the problem that the error stands for."""
+        error = cast("HTTPException", raised)
+        title, code, message = _HTTP.get(error.status_code, ("Error", "http_error", None))
+        document = problem.problem(error.status_code, title, code, message or str(error.detail))
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(sorted(self._methods(request.url.path)))
+        return _respond(document, headers)
+
+    def _methods(self, path: str) -> set[str]:
+        found = [r.methods or set() for r in self._routes if r.path_regex.match(path)]
+        return set().union(*found)
 
 
 async def _invalid(request: Request, raised: Exception) -> Response:
@@ -185,10 +200,10 @@ def query_names(dependant: Any) -> list[str]:
     return names
 
 
-def handle_errors(app: FastAPI) -> None:
-    """Have every error answered as problem+json."""
+def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
+    """Have every error answered as problem+json; `routers` are those of the app."""
     app.add_exception_handler(ServiceError, _service_error)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, _HttpErrors(routers))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(sqlalchemy.exc.DataError, _not_storable)
     for outage in problem.OUTAGES:

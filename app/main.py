@@ -80,10 +80,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     for router in ROUTERS:
         app.include_router(router)
-    handle_errors(app)
+    handle_errors(app, ROUTERS)
     app.add_middleware(KeyCheck, required=settings.auth == "keys")
     app.add_middleware(BodyLimit)
     app.add_middleware(RequestContext)  # added last: the outermost

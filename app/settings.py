@@ -69,6 +69,7 @@ class Settings(BaseSettings):
     warm_socket: Path | None = None
     cpu_slots: int = Field(1, description="Jobs at once on a host without a GPU.")
     lease: float = 60.0
+    download_stall: float = Field(60.0, description="A client that takes nothing is let go.")
     lease_renew: float = 15.0
     grace: float = Field(30.0, description="From SIGTERM to SIGKILL of a trainer.")
     poll: float = Field(1.0, description="Longest time between two looks at Postgres.")

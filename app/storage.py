@@ -8,7 +8,7 @@ import hashlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -262,7 +262,7 @@ class Store:
 
     def iterate(
         self, known: str | ObjectInfo, start: int = 0, end: int | None = None
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes, None, None]:
         """Yield the bytes `start` to `end` (exclusive) of a key, at most 256 KiB at a time.
 
         A connection that breaks is taken up again where it broke, if the object is still the same.

@@ -3,20 +3,23 @@
 import re
 import tarfile
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 
 from app import problem
+from app.artifacts.stream import Stream
 from app.journal import request_id
 from app.settings import get_settings
 from app.storage import Store, StoreUnavailable, content_disposition
 
 LINK_SECONDS = 900
+MEDIA_TYPE = "application/octet-stream"
 _RANGE = re.compile(r"^bytes=(\d{0,18})-(\d{0,18})$")
+_TAG = re.compile(r'(W/)?"([^"]*)"')
 _BLOCK = 512
 
 
@@ -37,19 +40,21 @@ class StoredFile:
 
 
 def send_file(request: Request, store: Store, file: StoredFile, *, redirect: bool) -> Response:
-    """Answer a GET or HEAD with the file, a part of it, 304, 416, or a link to the store.
+    """Answer a GET or HEAD with the file, a part of it, 304, 412, 416, or a link to the store.
 
     Raises ObjectMissing and StoreUnavailable before anything is sent.
     """
-    if redirect and get_settings().s3_public_endpoint:
+    headers = _headers(file)
+    if (refused := _precondition(request, file, headers)) is not None:
+        return refused
+    # A signed link is one for GET.
+    if redirect and request.method == "GET" and get_settings().s3_public_endpoint:
         link = store.presign_get(file.key, LINK_SECONDS, file.name)
-        return RedirectResponse(link, 307, headers={"Cache-Control": "no-store"})
+        digest = {"X-Checksum-Sha256": file.sha256}
+        return RedirectResponse(link, 307, headers={"Cache-Control": "no-store", **digest})
     info = store.info(file.key)
     if info.size != file.size:
         raise StoreUnavailable(f"{file.path} has {info.size} bytes in the store, not {file.size}")
-    headers = _headers(file)
-    if request.headers.get("if-none-match") in ("*", headers["ETag"]):
-        return Response(status_code=304, headers={"ETag": headers["ETag"]})
     span = _span(request, file)
     if span is None:
         return _not_satisfiable(file)
@@ -58,11 +63,9 @@ def send_file(request: Request, store: Store, file: StoredFile, *, redirect: boo
     status = 200
     if (start, end) != (0, file.size):
         status, headers["Content-Range"] = 206, f"bytes {start}-{end - 1}/{file.size}"
-    media_type = "application/octet-stream"
     if request.method == "HEAD":
-        return Response(status_code=status, headers=headers, media_type=media_type)
-    body = store.iterate(info, start, end)
-    return StreamingResponse(body, status, headers, media_type)
+        return Response(status_code=status, headers=headers, media_type=MEDIA_TYPE)
+    return Stream(store.iterate(info, start, end), status, headers, MEDIA_TYPE)
 
 
 def _headers(file: StoredFile) -> dict[str, str]:
@@ -71,9 +74,31 @@ def _headers(file: StoredFile) -> dict[str, str]:
         "Accept-Ranges": "bytes",
         "ETag": f'"{file.sha256}"',
         "Repr-Digest": f"sha-256=:{digest}:",
+        "X-Checksum-Sha256": file.sha256,
         "Content-Disposition": content_disposition(file.name),
         "Cache-Control": "private, no-cache",
     }
+
+
+def _precondition(request: Request, file: StoredFile, headers: dict[str, str]) -> Response | None:
+    """Return 412 or 304 where the request's conditions ask for it (RFC 9110, section 13)."""
+    wanted = request.headers.get("if-match")
+    if wanted is not None and not _names(wanted, file.sha256, weak=False):
+        message = "the file is another one than If-Match names"
+        document = problem.problem(412, "Precondition failed", "precondition_failed", message)
+        return _respond(document, {})
+    known = request.headers.get("if-none-match")
+    if known is not None and _names(known, file.sha256, weak=True):
+        kept = ("ETag", "Cache-Control", "Repr-Digest")
+        return Response(status_code=304, headers={name: headers[name] for name in kept})
+    return None
+
+
+def _names(field: str, sha256: str, *, weak: bool) -> bool:
+    """Say whether a list of entity tags, or `*`, names the file."""
+    if field.strip() == "*":
+        return True
+    return any(tag == sha256 and (weak or not mark) for mark, tag in _TAG.findall(field))
 
 
 def _span(request: Request, file: StoredFile) -> tuple[int, int] | None:
@@ -97,12 +122,12 @@ def _span(request: Request, file: StoredFile) -> tuple[int, int] | None:
 def _not_satisfiable(file: StoredFile) -> Response:
     message = f"the file has {file.size} bytes: the range begins behind its end"
     document = problem.problem(416, "Range not satisfiable", "invalid_range", message)
-    return Response(
-        problem.encoded(document, request_id.get()),
-        status_code=416,
-        media_type=problem.MEDIA_TYPE,
-        headers={"Content-Range": f"bytes */{file.size}"},
-    )
+    return _respond(document, {"Content-Range": f"bytes */{file.size}"})
+
+
+def _respond(document: problem.Problem, headers: dict[str, str]) -> Response:
+    content = problem.encoded(document, request_id.get())
+    return Response(content, document.status, headers, problem.MEDIA_TYPE)
 
 
 def send_archive(store: Store, files: Sequence[StoredFile], name: str) -> Response:
@@ -113,10 +138,10 @@ def send_archive(store: Store, files: Sequence[StoredFile], name: str) -> Respon
     store.info(files[0].key)
     size = sum(len(_tar_header(f)) + f.size + _padding(f.size) for f in files) + 2 * _BLOCK
     headers = {"Content-Length": str(size), "Content-Disposition": content_disposition(name)}
-    return StreamingResponse(_tar(store, files), 200, headers, "application/x-tar")
+    return Stream(_tar(store, files), 200, headers, "application/x-tar")
 
 
-def _tar(store: Store, files: Sequence[StoredFile]) -> Iterator[bytes]:
+def _tar(store: Store, files: Sequence[StoredFile]) -> Generator[bytes, None, None]:
     for file in files:
         yield _tar_header(file)
         yield from store.iterate(file.key)

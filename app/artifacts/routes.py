@@ -23,6 +23,7 @@ DOWNLOAD: Answers = {
     304: {"description": "The file is the one named by If-None-Match"},
     307: {"description": "A link to the store, valid for 15 minutes"},
     404: {"description": "No such job or file"},
+    412: {"description": "The file is not the one named by If-Match"},
     416: {"description": "The range begins behind the end"},
 }
 ARCHIVE: Answers = {
@@ -84,7 +85,7 @@ def download_artifact(
     redirect: Redirect = False,  # noqa: FBT002 - a query parameter
     caller: Caller = require(Role.VIEWER),
 ) -> Response:
-    """Stream a file; ranges, `If-None-Match` and HEAD are understood, the ETag is its sha256."""
+    """Stream a file; ranges, `If-(None-)Match`, `If-Range`, HEAD; its ETag is its sha256."""
     with transaction() as session:
         file = service.find_artifact(session, caller.project_id, job_id, path)
     return send_file(request, get_store(), file, redirect=redirect)

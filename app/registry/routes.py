@@ -96,7 +96,7 @@ def download_file(
     redirect: Redirect = False,  # noqa: FBT002 - a query parameter
     caller: Caller = require(Role.VIEWER),
 ) -> Response:
-    """Stream a file; ranges, `If-None-Match` and HEAD are understood, the ETag is its sha256."""
+    """Stream a file; ranges, `If-(None-)Match`, `If-Range`, HEAD; its ETag is its sha256."""
     store = get_store()
     with transaction() as session:
         found = service.find_version(session, caller.project_id, name, version)

@@ -3,11 +3,13 @@
 import concurrent.futures
 import hashlib
 import io
+import socket
 import tarfile
 from base64 import b64encode
 from dataclasses import replace
 
 import httpx
+import psutil
 import pytest
 from sqlalchemy.orm import Session
 
@@ -17,6 +19,7 @@ from app.storage import Store
 from tests.app.server import Api, running
 from tests.app.stored import keep, new_version, publish, store_of
 from tests.app.streams import new_job
+from tests.services import wait_until
 
 CONTENT = bytes(range(256)) * 3000  # three chunks of a proxied download
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -136,15 +139,82 @@ def test_all_artifacts_as_one_tar(api: Api, job: str) -> None:
     assert none.status_code == 404
 
 
-def test_a_redirect_goes_to_the_public_endpoint(api: Api, job: str) -> None:
-    path = f"/jobs/{job}/artifacts/model/모델 1.bin"
-    assert api.client.get(path, params={"redirect": "true"}).status_code == 200  # none is known
+def test_a_redirect_goes_to_the_public_endpoint_and_keeps_conditions_and_ranges(
+    api: Api, job: str
+) -> None:
+    path = f"/jobs/{job}/artifacts/model/모델 1.bin?redirect=true"
+    assert api.client.get(path).status_code == 200  # no public endpoint is known
     public = {"S3_PUBLIC_ENDPOINT": api.environment["S3_ENDPOINT"]}
     with running({**api.environment, **public}, api.key) as other:
-        answer = other.client.get(path, params={"redirect": "true"})
-        assert answer.status_code == 307
-        link = httpx.get(answer.headers["location"])  # without any key
-        assert link.content == CONTENT
+        head = other.client.head(path)  # a link would be one for GET
+        assert (head.status_code, head.headers["etag"]) == (200, f'"{SHA256}"')
+        known = other.client.get(path, headers={"If-None-Match": f'"{SHA256}"'})
+        assert known.status_code == 304
+        answer = other.client.get(path)
+        assert (answer.status_code, answer.headers["x-checksum-sha256"]) == (307, SHA256)
+        link = answer.headers["location"]
+        assert httpx.get(link).content == CONTENT  # without any key
+        part = httpx.get(link, headers={"Range": "bytes=5-9"})
+        assert (part.status_code, part.content) == (206, CONTENT[5:10])
+        assert httpx.get(link, headers={"Range": "bytes=768000-"}).status_code == 416
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        ("If-None-Match", f'"x", W/"{SHA256}" , "y,z"', 304),  # weak comparison: RFC 9110, 13.1.2
+        ("If-None-Match", "*", 304),
+        ("If-None-Match", f'"{SHA256[:10]}"', 200),
+        ("If-None-Match", SHA256, 200),  # a tag has quotes
+        ("If-Match", f'"x", "{SHA256}"', 200),
+        ("If-Match", "*", 200),
+        ("If-Match", f'W/"{SHA256}"', 412),  # strong comparison: 13.1.1
+        ("If-Match", '"x"', 412),
+    ],
+)
+def test_conditions(api: Api, job: str, name: str, value: str, status: int) -> None:
+    path = f"/jobs/{job}/artifacts/model/모델 1.bin"
+    answer = api.client.get(path, headers={name: value})
+    assert answer.status_code == status, answer.text
+    if status == 412:
+        assert answer.json()["code"] == "precondition_failed"
+    else:
+        assert answer.headers["etag"] == f'"{SHA256}"'
+
+
+BIG = 64 * 2**20  # more than sockets hold on the way
+
+
+def _connections_to_the_store(api: Api) -> int:
+    port = int(api.environment["S3_ENDPOINT"].rpartition(":")[2])
+    found = psutil.Process(api.process.pid).net_connections("tcp")
+    mine = [c for c in found if c.raddr and c.raddr.port == port and c.status == "ESTABLISHED"]
+    return len(mine)
+
+
+def test_clients_that_are_gone_or_take_nothing_hold_no_connection_to_the_store(api: Api) -> None:
+    job = new_job(api)
+    keep(api, job, "big.bin", bytes(BIG))
+    with running({**api.environment, "POLAR_DOWNLOAD_STALL": "1"}, api.key) as other:
+        for leaves in (True, False):
+            clients = [_begin_download(other, f"/jobs/{job}/artifacts/big.bin") for _ in range(6)]
+            if leaves:
+                for client in clients:
+                    client.close()
+            wait_until(lambda: _connections_to_the_store(other) == 0)
+            for client in clients:
+                client.close()
+        assert len(other.client.get(f"/jobs/{job}/artifacts/big.bin").content) == BIG
+
+
+def _begin_download(api: Api, path: str) -> socket.socket:
+    host, port = api.url.removeprefix("http://").split(":")
+    client = socket.create_connection((host, int(port)), timeout=10)
+    client.sendall(
+        f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {api.key}\r\n\r\n".encode()
+    )
+    assert client.recv(12) == b"HTTP/1.1 200"
+    return client
 
 
 def test_checkpoints_are_listed_newest_attempt_first(api: Api) -> None:

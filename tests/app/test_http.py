@@ -249,3 +249,24 @@ def test_a_client_that_hangs_up_mid_body_leaves_no_trace(api: Api) -> None:
     with socket.create_connection((place.hostname, place.port), timeout=5) as connection:
         connection.sendall(head.encode())
     assert api.client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/jobs", "GET, POST"),
+        ("/datasets/ds_01J00000000000000000000000", "DELETE, GET"),
+        ("/secrets/x", "DELETE, PUT"),
+        ("/healthz", "GET"),
+    ],
+)
+def test_a_method_that_is_not_taken_is_told_which_are(api: Api, path: str, methods: str) -> None:
+    answer = api.client.request("TRACE", path)
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == methods
+
+
+def test_a_slash_at_the_end_is_another_path(api: Api) -> None:
+    for path in ("/jobs/", "/datasets/", "/healthz/"):
+        answer = api.client.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (404, "no_such_path"), path
