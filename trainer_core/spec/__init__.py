@@ -1,0 +1,41 @@
+"""`TrainSpec`: the single schema of what is trained, on every backend and target.
+
+Only `task`, `model` and `data` are required. A field left out (None, or `auto`) is filled by
+`trainer_core.resolve.resolve`. Names and defaults follow the libraries that users already know
+(Transformers, TRL, PEFT).
+"""
+
+from trainer_core.spec.base import Name, SecretRef, Strict
+from trainer_core.spec.data import Data, DataFormat, DataSource, SplitRatio
+from trainer_core.spec.launch import Launch, Paths
+from trainer_core.spec.model import ModelRef
+from trainer_core.spec.results import Checkpoint, Evaluation, MlflowTracking, Publish, Tracking
+from trainer_core.spec.task import TaskSpec
+from trainer_core.spec.tasks.sft import SftTask
+from trainer_core.spec.train import TrainSpec
+from trainer_core.spec.training import Distributed, LoraAdapter, TargetModules, Training
+
+__all__ = [
+    "Checkpoint",
+    "Data",
+    "DataFormat",
+    "DataSource",
+    "Distributed",
+    "Evaluation",
+    "Launch",
+    "LoraAdapter",
+    "MlflowTracking",
+    "ModelRef",
+    "Name",
+    "Paths",
+    "Publish",
+    "SecretRef",
+    "SftTask",
+    "SplitRatio",
+    "Strict",
+    "TargetModules",
+    "TaskSpec",
+    "Tracking",
+    "TrainSpec",
+    "Training",
+]

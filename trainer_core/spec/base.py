@@ -1,0 +1,59 @@
+"""What every block of the spec shares: strictness, names, secrets by name."""
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import getitem
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+MOST = 1_000_000_000  # of steps and rows: beyond it there is a slip of the keyboard
+
+
+class Strict(BaseModel):
+    """A block of the spec: unknown fields are refused, values are not coerced from strings."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _can_be_stored(cls, given: Any) -> Any:
+        place = _nul_in(given)
+        if place is None:
+            return given
+        problem = PydanticCustomError("value_error", "it holds a NUL character: take it out")
+        found = reduce(getitem, place, given)
+        details = InitErrorDetails(type=problem, loc=place, input=found)
+        raise ValidationError.from_exception_data(cls.__name__, [details])
+
+
+def _nul_in(value: Any) -> tuple[int | str, ...] | None:
+    """Where a document has the character that no store takes; None: nowhere.
+
+    One walk over what was given is much cheaper than to ask every field by itself.
+    """
+    if isinstance(value, str):
+        return () if "\0" in value else None
+    if isinstance(value, dict):
+        if any(isinstance(name, str) and "\0" in name for name in value):
+            return ()
+        members: Iterable[tuple[int | str, Any]] = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
+    else:
+        return None
+    for name, member in members:
+        inside = _nul_in(member)
+        if inside is not None:
+            return name, *inside
+    return None
+
+
+class SecretRef(Strict):
+    """A secret by name; the value never stands in a spec."""
+
+    secret: Name

@@ -1,0 +1,35 @@
+"""`model`: what a run starts from."""
+
+from pathlib import PurePosixPath
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from trainer_core.spec.base import SecretRef, Strict
+
+
+class ModelRef(Strict):
+    """The model to start from."""
+
+    source: Literal["hub", "folder", "s3", "registry", "job"] = "hub"
+    name_or_path: str = Field(
+        min_length=1,
+        max_length=1024,
+        description="hub: repository id; folder: an allowed folder; s3: `s3://bucket/prefix`; "
+        "registry: name of a published model; job: id of a job.",
+    )
+    revision: str | None = Field(
+        None, max_length=256, description="hub: commit, tag or branch; registry: version."
+    )
+    subfolder: str | None = Field(None, max_length=256)
+    dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    attn_implementation: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    token: SecretRef | None = None
+
+    @field_validator("subfolder")
+    @classmethod
+    def _stays_inside(cls, subfolder: str | None) -> str | None:
+        path = PurePosixPath(subfolder or "")
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"{subfolder!r} leads out of the model: name a folder inside of it")
+        return subfolder
