@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, cast, get_args
 
 import sqlalchemy.exc
-from fastapi import FastAPI, Path, Request, Response
+from fastapi import APIRouter, FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, SecretStr, ValidationError
 from starlette.exceptions import HTTPException
