@@ -356,6 +356,9 @@ class Worker(Base):
     pid: Mapped[int]
     info: Mapped[Json] = mapped_column(server_default=text("'{}'"))
     draining: Mapped[bool] = mapped_column(server_default=text("false"))
+    hand_back: Mapped[bool] = mapped_column(
+        server_default=text("false"), comment="draining, and what runs there moves elsewhere now"
+    )
     started_at: Mapped[datetime] = _now()
     seen_at: Mapped[datetime] = _now()
 

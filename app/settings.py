@@ -73,8 +73,12 @@ class Settings(BaseSettings):
     lease_renew: float = 15.0
     grace: float = Field(30.0, description="From SIGTERM to SIGKILL of a trainer.")
     poll: float = Field(1.0, description="Longest time between two looks at Postgres.")
+    claim_timeout: float = Field(300.0, description="From a host's hint to its claim.")
+    prepare_timeout: float = Field(86_400.0, description="For preparing a job's data.")
+    fetch_timeout: float = Field(7200.0, description="For bringing a run's inputs to its host.")
     start_timeout: float = Field(600.0, description="From launch to the trainer's first event.")
     stall_timeout: float = Field(1800.0, description="Without any event from a running trainer.")
+    publish_timeout: float = Field(14_400.0, description="For storing a finished model.")
     retry_base: float = Field(5.0, description="First back-off of an automatic retry.")
     worker_timeout: float = Field(60.0, description="A host unseen for so long gets no jobs.")
     hint_after: float = Field(20.0, description="A hint that nobody took is sent again after this.")

@@ -27,12 +27,23 @@ class Wanted(Protocol):
         """Whether the work is no longer wanted."""
         ...
 
+    @property
+    def pause(self) -> bool:
+        """Whether the work is to wait."""
+        ...
+
+    @property
+    def hand_back(self) -> bool:
+        """Whether the host is wanted back: the work goes on elsewhere."""
+        ...
+
 
 class LeaseKeeper:
     """Renews every `lease_renew` seconds and looks every `poll` seconds in between.
 
-    `cancelled`, `lost` and `abandoned` are set once and stay. While the database is away nothing is
-    set: the holder goes on.
+    `cancelled`, `paused`, `handed_back`, `lost` and `abandoned` are set once and stay. While the
+    database is away nothing is set: the holder goes on. `last_resort` is called when the lease is
+    lost and the holder has not stopped half a lease later.
     """
 
     def __init__(
@@ -41,8 +52,11 @@ class LeaseKeeper:
         renew: Callable[[Session], Wanted],
         look: Callable[[Session], Wanted],
         stack: Identity | None,
+        last_resort: Callable[[], None] | None = None,
     ) -> None:
         self.cancelled = threading.Event()
+        self.paused = threading.Event()
+        self.handed_back = threading.Event()
         self.lost = threading.Event()
         self.abandoned = threading.Event()
         self._changed = threading.Event()
@@ -50,13 +64,20 @@ class LeaseKeeper:
         self._renew = renew
         self._look = look
         self._stack = stack
+        self._last_resort = last_resort
+        self._stopping_since: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     @property
     def stopping(self) -> bool:
         """Whether the trainer must not go on, for whatever reason."""
-        return self.cancelled.is_set() or self.lost.is_set() or self.abandoned.is_set()
+        return self._stopping_since is not None
+
+    @property
+    def stopping_for(self) -> float:
+        """Seconds since the first of the flags was set; 0 while none is."""
+        return 0.0 if self._stopping_since is None else time.monotonic() - self._stopping_since
 
     def start(self) -> None:
         """Begin; the lease was taken just now."""
@@ -82,7 +103,13 @@ class LeaseKeeper:
         """Say that the trainer must stop because we are to end."""
         self._set(self.abandoned)
 
+    def lose(self) -> None:
+        """Say that the lease was found to be someone else's."""
+        self._set(self.lost)
+
     def _set(self, event: threading.Event) -> None:
+        if self._stopping_since is None:
+            self._stopping_since = time.monotonic()
         event.set()
         self.wake()
 
@@ -94,6 +121,12 @@ class LeaseKeeper:
             due = time.monotonic() - renewed >= self._settings.lease_renew
             if self._ask(self._renew if due else self._look) and due:
                 renewed = time.monotonic()
+        if (
+            self._last_resort
+            and self.lost.is_set()
+            and not self._stop.wait(self._settings.lease / 2)
+        ):
+            self._last_resort()
 
     def _ask(self, question: Callable[[Session], Wanted]) -> bool:
         try:
@@ -108,6 +141,11 @@ class LeaseKeeper:
             if not is_away(error):
                 raise
             return False
-        if wanted.cancel:
-            self._set(self.cancelled)
+        for wish, flag in (
+            (wanted.cancel, self.cancelled),
+            (wanted.pause, self.paused),
+            (wanted.hand_back, self.handed_back),
+        ):
+            if wish:
+                self._set(flag)
         return True

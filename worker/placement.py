@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import Row, bindparam, text
 from sqlalchemy.orm import Session
 
 from app.attempts.service import reserve
+from app.jobs.lifecycle import RULES
 from app.jobs.spec import Compute
 from app.settings import get_settings
 from app.tracking.store import follow
@@ -42,10 +43,31 @@ _DEVICES = text(
 
 _PREPARERS = text(
     """
-    SELECT EXISTS (SELECT FROM workers WHERE kind = 'prepare' AND NOT draining
+    SELECT EXISTS (SELECT FROM workers p WHERE kind = 'prepare'
+        AND seen_at > now() - CAST(:timeout AS float) * interval '1 second'
+        AND NOT EXISTS (SELECT FROM workers h
+            WHERE h.draining AND starts_with(p.id, h.id || '.prepare.')))
+    """
+)
+
+_DRAINING = text(
+    """
+    SELECT EXISTS (SELECT FROM workers WHERE kind = 'host' AND draining
         AND seen_at > now() - CAST(:timeout AS float) * interval '1 second')
     """
 )
+
+# Where the machine, not the job, ended one of the job's last tries: another host may be better.
+_AVOID = text(
+    """
+    SELECT job_id, array_agg(DISTINCT worker_id) AS hosts FROM attempts
+    WHERE job_id IN :jobs AND finished_at > now() - interval '1 day' AND worker_id IS NOT NULL
+        AND outcome IN ('failed', 'lost') AND reason IN :reasons
+    GROUP BY job_id
+    """
+).bindparams(bindparam("jobs", expanding=True), bindparam("reasons", expanding=True))
+_CHOOSY = 200  # jobs at the head of the queue for which this is looked up
+_MACHINES_FAULT = [reason.value for reason, rule in RULES.items() if rule.machine]
 
 _EXPLAIN = text(
     """
@@ -75,7 +97,12 @@ def place(session: Session, stepper_id: str) -> int:
         if job.target == "fake"
     )
     local = [job for job in ready if job.target != "fake"]
-    result = plan((Waiting(job.id, wish(job.compute)) for job in local), _hosts(session))
+    hosts = _hosts(session)
+    avoid = _avoid(session, [job.id for job in local][:_CHOOSY]) if len(hosts) > 1 else {}
+    waiting = (Waiting(j.id, wish(j.compute), avoid.get(j.id, frozenset())) for j in local)
+    result = plan(waiting, hosts)
+    if not hosts and local and _all_draining(session):
+        result.waiting = dict.fromkeys(result.waiting, "every worker online is being drained")
     projects = {job.id: job.project_id for job in local}
     for a in result.assignments:
         placed += _start(session, a.job_id, projects[a.job_id], a.worker_id, a.devices)
@@ -106,6 +133,18 @@ def _hosts(session: Session) -> dict[str, Sequence[Slot]]:
         slot = Slot(row.number, row.kind, row.name, row.memory_gb, row.free)
         hosts.setdefault(row.worker_id, []).append(slot)
     return dict(hosts)
+
+
+def _avoid(session: Session, jobs: Sequence[str]) -> dict[str, frozenset[str]]:
+    if not jobs:
+        return {}
+    rows = session.execute(_AVOID, {"jobs": jobs, "reasons": _MACHINES_FAULT})
+    return {row.job_id: frozenset(row.hosts) for row in rows}
+
+
+def _all_draining(session: Session) -> bool:
+    timeout = {"timeout": get_settings().worker_timeout}
+    return bool(session.execute(_DRAINING, timeout).scalar())
 
 
 def _not_ready(session: Session, queue: Iterable[Row[Any]]) -> dict[str, str]:

@@ -46,10 +46,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A job that could start now."""
+    """A job that could start now; `avoid` are hosts where it failed by no fault of its own."""
 
     job_id: str
     wish: Wish
+    avoid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def plan(jobs: Iterable[Waiting], hosts: dict[str, Sequence[Slot]]) -> Plan:
     """Give free devices to the jobs in their order; `hosts` maps worker ids to their devices.
 
     A job that must wait keeps what is free on the host where it lacks least, so that smaller ones
-    behind it cannot starve it.
+    behind it cannot starve it. A host to be avoided is taken only where no other has the room.
     """
     result = Plan()
     free = {worker: [s for s in slots if s.free] for worker, slots in hosts.items()}
@@ -84,7 +85,7 @@ def plan(jobs: Iterable[Waiting], hosts: dict[str, Sequence[Slot]]) -> Plan:
         if not able:
             result.waiting[job.job_id] = _nobody(wish, hosts)
             continue
-        worker = max(able, key=lambda w: _fitness(wish, free[w]))
+        worker = max(able, key=lambda w: _fitness(job, wish, w, free[w]))
         chosen = [s for s in free[worker] if wish.accepts(s)][: wish.count]
         free[worker] = [s for s in free[worker] if s not in chosen]
         if len(chosen) == wish.count:
@@ -106,10 +107,10 @@ def _count(wish: Wish, slots: Sequence[Slot]) -> int:
     return sum(wish.accepts(slot) for slot in slots)
 
 
-def _fitness(wish: Wish, free: Sequence[Slot]) -> tuple[int, int]:
+def _fitness(job: Waiting, wish: Wish, worker: str, free: Sequence[Slot]) -> tuple[int, bool, int]:
     # As many of the wanted devices as possible, and of such hosts the one with the least to spare.
     fitting = _count(wish, free)
-    return min(fitting, wish.count), -fitting
+    return min(fitting, wish.count), worker not in job.avoid, -fitting
 
 
 def _nobody(wish: Wish, hosts: dict[str, Sequence[Slot]]) -> str:

@@ -5,10 +5,12 @@ Several reconcilers may run at once. It needs no broker to live: only hints wait
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from sqlalchemy.orm import Session
 
+from app.attempts.orphans import adopt_orphans
 from app.db import transaction
 from app.registry.mirror import write_next_pointer
 from app.settings import Settings, get_settings
@@ -36,14 +38,30 @@ def in_transaction(work: Callable[[Session], int]) -> Callable[[], int]:
     return step
 
 
+def now_and_then(work: Callable[[], int], every: float = 10.0) -> Callable[[], int]:
+    """Return `work` as a step that is done at most every so many seconds."""
+    last = float("-inf")
+
+    def step() -> int:
+        nonlocal last
+        if time.monotonic() - last < every:
+            return 0
+        last = time.monotonic()
+        return work()
+
+    return step
+
+
 def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[Loop]:
     """Return the reconciler's loops: hints, jobs, and mirrors that talk to slow neighbours."""
     health = Health()
     jobs = [
         Step("place", in_transaction(lambda session: place(session, stepper_id))),
-        Step("cancel", in_transaction(takeover.meet_cancels)),
+        Step("requests", in_transaction(takeover.meet_requests)),
         Step("hint again", in_transaction(takeover.hint_again)),
         Step("take over", lambda: takeover.take_over(health, settings.lease)),
+        Step("overdue", now_and_then(lambda: takeover.end_overdue(health, settings.lease))),
+        Step("orphans", now_and_then(in_transaction(adopt_orphans))),
     ]
     if settings.fake_target:
         stepper = Stepper(FakeTarget(), get_store(), settings, stepper_id)

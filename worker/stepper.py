@@ -138,7 +138,7 @@ class Stepper:
         return 1
 
     def _watch(self, row: _Row, seen: Observation | None) -> int:
-        """Carry what is new, obey a cancel, and end what has ended."""
+        """Carry what is new, obey a cancel or a pause, and end what has ended."""
         token = row.token or ""
         try:
             if self._wants_stop(row, token):
@@ -163,8 +163,8 @@ class Stepper:
     def _wants_stop(self, row: _Row, token: str) -> bool:
         with transaction() as session:
             ask = attempts.renew if row.renew else attempts.intent
-            cancel = ask(session, row.id, token).cancel
-        if not cancel:
+            wanted = ask(session, row.id, token)
+        if not (wanted.cancel or wanted.pause):
             return False
         seen = self._target.observe_many([self._handle(row)]).get(row.id)
         return seen is None or seen.state == "running"
@@ -187,8 +187,8 @@ class Stepper:
         if ending is None and self._publish(row, token):
             self._stop(row)
             return
-        cancelled = Ending("interrupted", FailureReason.INTERRUPTED, "cancelled")
-        self._end(row, token, ending or cancelled)
+        stopped = Ending("interrupted", FailureReason.INTERRUPTED, "stopped on request")
+        self._end(row, token, ending or stopped)
 
     def _end(self, row: _Row, token: str, ending: Ending) -> None:
         with transaction() as session:

@@ -64,6 +64,7 @@ def supervise_attempt(settings: Settings, attempt_id: str) -> None:
         renew=lambda session: attempts.renew(session, attempt_id, claim.token),
         look=lambda session: attempts.intent(session, attempt_id, claim.token),
         stack=_stack(),
+        last_resort=_end_at_once,
     )
     with _obeying_signals(keeper):
         AttemptSupervisor(settings, get_store(), claim, keeper).run()
@@ -85,6 +86,7 @@ def supervise_preparation(settings: Settings, job_id: str) -> None:
         renew=lambda session: preparations.renew_preparation(session, job_id, token),
         look=lambda session: preparations.preparation_intent(session, job_id, token),
         stack=_stack(),
+        last_resort=_end_at_once,
     )
     with _obeying_signals(keeper):
         PreparationSupervisor(settings, get_store(), (job_id, token), keeper).run()
@@ -108,6 +110,12 @@ class _obeying_signals:  # noqa: N801 - reads as a phrase where it is used
         del frame
         _log.info("signal %d: the trainer is asked to stop", number)
         self._keeper.abandon()
+
+
+def _end_at_once() -> None:
+    """The lease is someone else's and we hang: our trainer dies with us."""
+    _log.error("the lease is lost and this supervisor hangs: it ends")
+    os._exit(70)
 
 
 def _stack() -> Identity | None:

@@ -31,7 +31,7 @@ from worker.target import Handle, TargetError
 from worker.targets.local import LocalTarget
 from worker.telemetry import Telemetry
 from worker.upload import CheckpointUploader
-from worker.waiting import Stopped, unless_stopped
+from worker.waiting import Stopped, TookTooLong, unless_stopped
 from worker.watch import NoSignOfLife, Watch, work_folder
 
 TELEMETRY_EVERY = 5.0
@@ -75,13 +75,17 @@ class AttemptSupervisor:
             launch = unless_stopped(
                 self._keeper,
                 lambda: attempt_launch(self._settings, self._store, self._claim, job, self._work),
+                self._settings.fetch_timeout,
             )
             _log.info("inputs are here")
             if self._keeper.stopping:
-                return _stopped()
+                return self._stopped()
             return self._train(job, launch)
         except Stopped:
-            return _stopped()
+            return self._stopped()
+        except TookTooLong as late:
+            message = f"the run's inputs were not here in time: {late}"
+            return Ending("failed", FailureReason.START_TIMEOUT, message)
         except (LeaseLost, DatabaseAway):
             raise
         except Exception as error:  # noqa: BLE001 - this process's one: every attempt gets an end
@@ -140,17 +144,31 @@ class AttemptSupervisor:
         ending = ending_of(ended, said, oom_killed=oom_kills() > self._oom_before)
         if ending is not None and verdict is not None:
             ending = verdict
-        self._uploader.drain(LAST_UPLOAD_STOPPED if self._keeper.stopping else LAST_UPLOAD)
+        self._uploader.drain(self._patience())
         if ending is not None:
             return ending
-        return None if self._publish(job, carrier) else _stopped()
+        try:
+            return None if self._publish(job, carrier) else self._stopped()
+        except TookTooLong as late:
+            message = f"the model was not stored in time: {late}"
+            return Ending("failed", FailureReason.STORE_UNAVAILABLE, message)
+
+    def _patience(self) -> float:
+        """Return how long the last checkpoints may take: whoever goes on elsewhere needs them."""
+        if self._keeper.cancelled.is_set():
+            return LAST_UPLOAD_STOPPED
+        if self._keeper.abandoned.is_set():  # the machine goes down, and waits for so long
+            return max(LAST_UPLOAD_STOPPED, self._settings.grace - self._keeper.stopping_for)
+        return LAST_UPLOAD
 
     def _publish(self, job: JobFacts, carrier: Carrier) -> bool:
         """Upload, then let one commit decide between the model and a cancel."""
         if self._keeper.stopping or not self._say(service.finalize):
             return False
         made = unless_stopped(
-            self._keeper, lambda: upload_model(self._store, self._claim, job, self._work)
+            self._keeper,
+            lambda: upload_model(self._store, self._claim, job, self._work),
+            self._settings.publish_timeout,
         )
         _log.info("model uploaded to %s", made.prefix)
         made = replace(made, metrics=numbers(carrier.metrics))
@@ -217,6 +235,10 @@ class AttemptSupervisor:
             for name in (CHECKPOINTS, MODEL, "resume"):
                 shutil.rmtree(folder / name, ignore_errors=True)
 
-
-def _stopped() -> Ending:
-    return Ending("interrupted", FailureReason.INTERRUPTED, "stopped together with its worker")
+    def _stopped(self) -> Ending:
+        message = "stopped together with its worker"
+        if self._keeper.paused.is_set():
+            message = "stopped for a pause"
+        elif self._keeper.handed_back.is_set():
+            message = "handed back: its host is being drained"
+        return Ending("interrupted", FailureReason.INTERRUPTED, message)

@@ -25,10 +25,9 @@ from worker.lease import LeaseKeeper
 from worker.process import Exit, Order, TrainerProcess, start
 from worker.redact import Redactor
 from worker.transfer import is_whole, upload_folder
-from worker.waiting import Stopped, unless_stopped
+from worker.waiting import Stopped, TookTooLong, unless_stopped
 from worker.watch import TICK
 
-LONGEST = 86_400.0
 _log = logging.getLogger(__name__)
 
 
@@ -52,6 +51,7 @@ class PreparationSupervisor:
         self._keeper = keeper
         self._work = settings.home / "preparations" / self._job_id
         self._redactor = Redactor(())
+        self._deadline = time.monotonic() + settings.prepare_timeout
 
     def run(self) -> None:
         """See the preparation through; whatever happens, it ends."""
@@ -72,6 +72,9 @@ class PreparationSupervisor:
             return None
         except PreparationFailed as failed:
             return failed.failure
+        except TookTooLong:
+            message = f"preparing the data took longer than {self._settings.prepare_timeout:g} s"
+            return PreparationFailure(FailureReason.STALLED, message)
         except (LeaseLost, DatabaseAway):
             raise
         except Exception as error:  # noqa: BLE001 - this process's one
@@ -80,16 +83,21 @@ class PreparationSupervisor:
             return PreparationFailure(ending.reason, ending.message)
 
     def _work_on(self, job: JobFacts) -> tuple[str, dict[str, Any]]:
-        launch, key = unless_stopped(self._keeper, lambda: self._inputs(job))
+        launch, key = unless_stopped(self._keeper, lambda: self._inputs(job), self._left())
         _log.info("inputs are here, the key is %s", key)
         folder = self._settings.home / "prepared" / key
         if not is_whole(folder):
             self._tokenise(job, launch, folder)
         _log.info("prepared")
-        unless_stopped(self._keeper, lambda: self._store_folder(folder, key, job.project_id))
+        unless_stopped(
+            self._keeper, lambda: self._store_folder(folder, key, job.project_id), self._left()
+        )
         _log.info("stored")
         report: dict[str, Any] = json.loads((folder / "report.json").read_bytes())
         return key, report
+
+    def _left(self) -> float:
+        return self._deadline - time.monotonic()
 
     def _inputs(self, job: JobFacts) -> tuple[Launch, str]:
         launch = preparation_launch(self._settings, self._store, job, self._work)
@@ -123,9 +131,8 @@ class PreparationSupervisor:
                 process.terminate()
                 process.wait(1.0)
                 raise Stopped
-            if time.monotonic() - process.started > LONGEST:
-                message = f"preparing the data took longer than {LONGEST:g} s"
-                raise PreparationFailed(PreparationFailure(FailureReason.STALLED, message))
+            if self._left() <= 0:
+                raise TookTooLong
             self._keeper.pause(TICK / 5)
         return ended
 

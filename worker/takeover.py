@@ -1,14 +1,15 @@
-"""What nobody else would do any more: lost hints, expired leases, cancels that met no holder."""
+"""What nobody else would do any more: lost hints, expired leases, wishes that met no holder."""
 
 import contextlib
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from app.attempts.service import Ending, expire, expired, finish, release
+from app.attempts import overdue
+from app.attempts.service import UNBEGUN, expire, expired, finish, release
 from app.attempts.store import LEASE_EXPIRED, LeaseLost
 from app.db import transaction
-from app.jobs.lifecycle import FailureReason, Status, transition
+from app.jobs.lifecycle import Status, transition
 from app.outbox import PREPARE_QUEUE, hint, host_queue
 from app.settings import get_settings
 from worker.loops import Health
@@ -65,7 +66,9 @@ def hint_again(session: Session) -> int:
 _TOMBSTONES = text(
     """
     SELECT a.id FROM attempts a JOIN jobs j ON j.id = a.job_id
-    WHERE a.finished_at IS NULL AND a.claimed_at IS NULL AND j.cancel_requested_at IS NOT NULL
+    LEFT JOIN workers w ON w.id = a.worker_id
+    WHERE a.finished_at IS NULL AND a.claimed_at IS NULL
+        AND (j.cancel_requested_at IS NOT NULL OR j.pause_requested_at IS NOT NULL OR w.draining)
     ORDER BY a.id LIMIT 100 FOR NO KEY UPDATE OF j SKIP LOCKED
     """
 )
@@ -75,20 +78,35 @@ _UNSTARTED = text(
     ORDER BY id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED
     """
 )
-_CANCELLED = Ending("interrupted", FailureReason.INTERRUPTED, "cancelled before it was claimed")
 
 
-def meet_cancels(session: Session) -> int:
-    """End what was cancelled before anybody began with it; a later claim finds it over."""
+def meet_requests(session: Session) -> int:
+    """End what was cancelled, paused or lost its host to a drain before anybody began with it.
+
+    A later claim finds it over.
+    """
     tombstones = list(session.execute(_TOMBSTONES).scalars())
     for attempt_id in tombstones:
         with contextlib.suppress(LeaseLost):  # a claim that came meanwhile has ended it
-            finish(session, attempt_id, None, _CANCELLED)
+            finish(session, attempt_id, None, UNBEGUN)
             release(session, attempt_id)
     unstarted = list(session.execute(_UNSTARTED).scalars())
     for job_id in unstarted:
         transition(session, job_id, Status.CANCELLED, sources=[Status.QUEUED])
     return len(tombstones) + len(unstarted)
+
+
+def end_overdue(health: Health, lease: float) -> int:
+    """End attempts that nobody begins with, and those whose holder hangs."""
+    if not health.steady_for(lease):
+        return 0
+    with transaction() as session:
+        late = overdue.overdue(session)
+    ended = 0
+    for attempt_id in late:
+        with transaction() as session:
+            ended += overdue.end_overdue(session, attempt_id) is not None
+    return ended
 
 
 _UNRELEASED = text(

@@ -97,7 +97,7 @@ class Watch:
             self._next_carry = time.monotonic() + _DATABASE_PAUSE
             return False
         except LeaseLost:
-            self._keeper.lost.set()
+            self._keeper.lose()
             return False
         for event in self._carrier.done(load):
             self._on_event(event)
@@ -123,7 +123,12 @@ class Watch:
             self._process.terminate()
             self._kill_at = now + self._settings.grace
         elif now > self._kill_at:
+            self.verdict = self.verdict or self._unheard()
             self._process.kill()
+
+    def _unheard(self) -> Ending:
+        message = f"the trainer did not stop within {self._settings.grace:g} s and was killed"
+        return Ending("interrupted", FailureReason.INTERRUPTED, message)
 
     def _overdue(self, now: float) -> Ending | None:
         ran, silent = now - self._process.started, now - self._last_sign

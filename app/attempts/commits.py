@@ -120,12 +120,12 @@ def newest_checkpoints(session: Session, job_id: str) -> list[StoredCheckpoint]:
 
 
 def finalize(session: Session, attempt_id: str, token: str) -> bool:
-    """Say that training is over and the model is on its way; False when a cancel was asked for.
+    """Say that training is over and the model is on its way.
 
-    Raises LeaseLost.
+    False when a cancel or a pause was asked for before: that comes first. Raises LeaseLost.
     """
     held = hold(session, attempt_id, token)
-    if held.cancel:
+    if held.cancel or held.pause:
         return False
     transition(session, held.job_id, Status.FINALIZING, Change(phase="publishing"))
     return True

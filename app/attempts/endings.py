@@ -1,14 +1,14 @@
 """How attempts end: by their reason, by a cancel, by losing their holder; and their clean-up."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from app.attempts.store import LEASE_EXPIRED, Held, LeaseLost, lock, wake
 from app.events.store import append_events
-from app.jobs.lifecycle import RULES, Change, FailureReason, Status, transition
+from app.jobs.lifecycle import LEGAL, RULES, Change, FailureReason, Status, transition
 from app.settings import get_settings
 
 LONGEST_BACKOFF = 600.0
@@ -28,9 +28,9 @@ class Ending:
 def finish(session: Session, attempt_id: str, token: str | None, ending: Ending) -> Status:
     """End an attempt that did not succeed; returns the job's new status.
 
-    cancelled when that was asked for; queued again when the reason is one that is retried and
-    attempts are left; else failed. Raises LeaseLost when the attempt is over, or `token` is not
-    its lease's (None: the caller stands above leases).
+    cancelled when that was asked for, else paused likewise; queued again when the reason is one
+    that is retried and attempts are left; else failed. Raises LeaseLost when the attempt is over,
+    or `token` is not its lease's (None: the caller stands above leases).
     """
     found = lock(session, attempt_id)
     if found is None or (token is not None and found[1] != token):
@@ -38,7 +38,8 @@ def finish(session: Session, attempt_id: str, token: str | None, ending: Ending)
     return end_attempt(session, found[0], ending)
 
 
-CANCELLED = Ending("interrupted", FailureReason.INTERRUPTED, "cancelled")
+UNBEGUN = Ending("interrupted", FailureReason.INTERRUPTED, "handed back before anything began")
+PAUSED = "paused on request"
 _FINISH = text(
     """
     UPDATE attempts SET outcome = :outcome, reason = :reason, message = :message,
@@ -50,53 +51,90 @@ _FINISH = text(
 
 def end_attempt(session: Session, held: Held, ending: Ending) -> Status:
     """End an attempt whose rows are locked; returns the job's new status."""
-    outcome = "cancelled" if held.cancel else ending.outcome
+    if held.cancel:
+        _close(session, held, "cancelled", None, ending)
+        transition(session, held.job_id, Status.CANCELLED)
+        return Status.CANCELLED
+    pause = held.pause and Status.PAUSED in LEGAL[Status(held.status)]
+    if pause and ending.outcome == "interrupted":
+        _close(session, held, "interrupted", None, replace(ending, message=PAUSED))
+        return _pause(session, held, ending)
+    _close(session, held, ending.outcome, ending.reason, ending)
+    use = used_attempts(session, held.job_id)
+    retried = RULES[ending.reason].retried
+    if not retried or use.used >= held.max_attempts:
+        last = f" (attempt {use.used} of {held.max_attempts}, the last)"
+        message = ending.message + (last if retried and held.max_attempts > 1 else "")
+        change = Change(reason=ending.reason, message=message)
+        transition(session, held.job_id, Status.FAILED, change)
+        return Status.FAILED
+    return _pause(session, held, ending) if pause else _requeue(session, held, ending, use)
+
+
+def _close(
+    session: Session, held: Held, outcome: str, reason: FailureReason | None, ending: Ending
+) -> None:
     values = {
         "attempt_id": held.attempt_id,
         "outcome": outcome,
-        "reason": None if held.cancel else ending.reason.value,
-        "message": None if held.cancel else ending.message,
+        "reason": reason and reason.value,
+        "message": None if outcome == "cancelled" else ending.message,
         "exit_code": ending.exit_code,
     }
     session.execute(_FINISH, values)
-    if held.cancel:
-        transition(session, held.job_id, Status.CANCELLED)
-        return Status.CANCELLED
-    used = session.execute(_USED, {"job_id": held.job_id}).scalar_one()
-    retried = RULES[ending.reason].retried
-    if retried and used < held.max_attempts:
-        _requeue(session, held, ending, used)
-        return Status.QUEUED
-    last = f" (attempt {used} of {held.max_attempts}, the last)"
-    message = ending.message + (last if retried and held.max_attempts > 1 else "")
-    transition(session, held.job_id, Status.FAILED, Change(reason=ending.reason, message=message))
-    return Status.FAILED
 
 
-# Stopping a host for a while must not use a job up: what was interrupted after it had come further
-# is not counted.
+# Stopping a host for a while must not use a job up: an attempt that was handed back counts only
+# when it reached no new step, and even then not the first `FORGIVEN` times. Each further step is
+# reached once, so a job that is interrupted for ever comes to its end. A pause never counts.
+FORGIVEN = 10
 _USED = text(
     """
-    SELECT count(*) FROM attempts WHERE job_id = :job_id AND finished_at IS NOT NULL
-        AND NOT (outcome = 'interrupted' AND coalesce(last_step, 0) > coalesce(resumed_step, 0))
+    WITH ended AS (
+        SELECT outcome = 'interrupted' OR claimed_at IS NULL AS handed_back,
+            outcome = 'interrupted' AND reason IS NULL AS paused,
+            coalesce(last_step, 0) > greatest(coalesce(resumed_step, 0), coalesce(max(last_step)
+                OVER (ORDER BY number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0))
+                AS forward
+        FROM attempts WHERE job_id = :job_id AND finished_at IS NOT NULL
+    ), counted AS (
+        SELECT count(*) FILTER (WHERE NOT handed_back) AS failures,
+            count(*) FILTER (WHERE handed_back AND NOT paused AND NOT forward) AS idle
+        FROM ended
+    )
+    SELECT failures + greatest(0, idle - :forgiven) AS used, failures + idle AS tries FROM counted
     """
 )
 
 
-def _requeue(session: Session, held: Held, ending: Ending, used: int) -> None:
-    wait = min(get_settings().retry_base * 2 ** max(used - 1, 0), LONGEST_BACKOFF)
-    data: dict[str, Any] = {
-        "event": "interrupted",
-        "number": held.number,
-        "reason": ending.reason.value,
-        "message": ending.message,
-        "retry_in_seconds": wait,
-    }
+def used_attempts(session: Session, job_id: str) -> Row[Any]:
+    """Return `used`, which `max_attempts` limits, and `tries`, which the back-off grows with."""
+    return session.execute(_USED, {"job_id": job_id, "forgiven": FORGIVEN}).one()
+
+
+def _requeue(session: Session, held: Held, ending: Ending, use: Row[Any]) -> Status:
+    wait = min(get_settings().retry_base * 2.0 ** max(use.tries - 1, 0), LONGEST_BACKOFF)
+    data = _interrupted(held, ending.message)
+    data |= {"reason": ending.reason.value, "retry_in_seconds": wait}
     append_events(session, held.job_id, [{"type": "attempt", "data": data}], held.attempt_id)
-    waiting = f"another attempt after {ending.reason.value}; {used} of {held.max_attempts} used"
+    waiting = f"another attempt after {ending.reason.value}; {use.used} of {held.max_attempts} used"
     change = Change(waiting_for=waiting, retry_after=wait)
     transition(session, held.job_id, Status.QUEUED, change)
     wake(session, "jobs")
+    return Status.QUEUED
+
+
+def _pause(session: Session, held: Held, ending: Ending) -> Status:
+    """Let the job wait for a resume; whatever ended its attempt, it would have waited anyway."""
+    message = PAUSED if ending.outcome == "interrupted" else ending.message
+    data = _interrupted(held, message)
+    append_events(session, held.job_id, [{"type": "attempt", "data": data}], held.attempt_id)
+    transition(session, held.job_id, Status.PAUSED)
+    return Status.PAUSED
+
+
+def _interrupted(held: Held, message: str) -> dict[str, Any]:
+    return {"event": "interrupted", "number": held.number, "message": message}
 
 
 _RELEASE = text(

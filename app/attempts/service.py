@@ -18,7 +18,7 @@ from app.attempts.commits import (
     newest_checkpoints,
 )
 from app.attempts.endings import (
-    CANCELLED,
+    UNBEGUN,
     Ending,
     end_attempt,
     expire,
@@ -55,9 +55,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Intent:
-    """What the job's owner wants by now."""
+    """What the job's owner wants by now, and whether the host's operator wants the host back."""
 
     cancel: bool
+    pause: bool = False
+    hand_back: bool = False
 
 
 _RESERVABLE = text(
@@ -72,6 +74,7 @@ _FREE_DEVICES = text(
     """
     SELECT index FROM devices
     WHERE worker_id = :worker_id AND index IN :indexes AND attempt_id IS NULL
+        AND NOT EXISTS (SELECT FROM workers WHERE id = :worker_id AND draining)
     FOR NO KEY UPDATE
     """
 ).bindparams(bindparam("indexes", expanding=True))
@@ -129,7 +132,7 @@ _CLAIM = text(
     UPDATE attempts SET lease_token = :token, nonce = :nonce, claimed_at = now(),
         lease_expires_at = now() + CAST(:lease AS float) * interval '1 second'
     WHERE id = :attempt_id AND worker_id = :worker_id AND (claimed_at IS NULL OR nonce = :nonce)
-    RETURNING devices
+    RETURNING devices, EXISTS (SELECT FROM workers WHERE id = :worker_id AND draining) AS draining
     """
 )
 
@@ -138,7 +141,8 @@ def claim(session: Session, attempt_id: str, worker_id: str, nonce: str) -> Clai
     """Take the attempt's lease; None when it is claimed, over or another host's.
 
     Claiming again with the same `nonce` is silent, so an answer that was lost can be asked for.
-    A cancel that came before is met here: the attempt ends without having started anything.
+    A cancel, a pause or a drain of the host that came before is met here: the attempt ends without
+    having started anything.
     """
     found = lock(session, attempt_id)
     if found is None:
@@ -149,28 +153,32 @@ def claim(session: Session, attempt_id: str, worker_id: str, nonce: str) -> Clai
     row = session.execute(_CLAIM, {**values, "lease": lease_seconds()}).first()
     if row is None:
         return None
-    if held.cancel:
-        end_attempt(session, held, CANCELLED)
+    if held.cancel or held.pause or row.draining:
+        end_attempt(session, held, UNBEGUN)
         release(session, attempt_id)
         return None
     return Claim(attempt_id, held.job_id, held.project_id, held.number, token, list(row.devices))
 
 
+_WANTED = """
+    jobs.cancel_requested_at IS NOT NULL AS cancel, jobs.pause_requested_at IS NOT NULL AS pause,
+    EXISTS (SELECT FROM workers w WHERE w.id = attempts.worker_id AND w.hand_back) AS hand_back
+"""
 _RENEW = text(
-    """
+    f"""
     UPDATE attempts SET lease_expires_at = now() + CAST(:lease AS float) * interval '1 second'
     FROM jobs
     WHERE attempts.id = :attempt_id AND lease_token = :token AND attempts.finished_at IS NULL
         AND jobs.id = attempts.job_id
-    RETURNING jobs.cancel_requested_at IS NOT NULL AS cancel
-    """
+    RETURNING {_WANTED}
+    """  # noqa: S608 - constants
 )
 _INTENT = text(
-    """
-    SELECT jobs.cancel_requested_at IS NOT NULL AS cancel
+    f"""
+    SELECT {_WANTED}
     FROM attempts JOIN jobs ON jobs.id = attempts.job_id
     WHERE attempts.id = :attempt_id AND lease_token = :token AND attempts.finished_at IS NULL
-    """
+    """  # noqa: S608 - constants
 )
 
 
@@ -183,7 +191,7 @@ def renew(session: Session, attempt_id: str, token: str) -> Intent:
     row = session.execute(_RENEW, values).first()
     if row is None:
         raise LeaseLost(attempt_id)
-    return Intent(cancel=row.cancel)
+    return Intent(**row._mapping)
 
 
 def intent(session: Session, attempt_id: str, token: str) -> Intent:
@@ -191,7 +199,7 @@ def intent(session: Session, attempt_id: str, token: str) -> Intent:
     row = session.execute(_INTENT, {"attempt_id": attempt_id, "token": token}).first()
     if row is None:
         raise LeaseLost(attempt_id)
-    return Intent(cancel=row.cancel)
+    return Intent(**row._mapping)
 
 
 def attempts_of(session: Session, job_id: str) -> list[str]:
@@ -201,6 +209,7 @@ def attempts_of(session: Session, job_id: str) -> list[str]:
 
 
 __all__ = [
+    "UNBEGUN",
     "Claim",
     "Ending",
     "EventGap",

@@ -35,6 +35,7 @@ class Held:
     status: str
     phase: str | None
     cancel: bool
+    pause: bool
     max_attempts: int
     spec: dict[str, Any]
     attempt_id: str
@@ -48,7 +49,7 @@ class Held:
 _LOCK_JOB = text(
     """
     SELECT id, project_id, status, phase, cancel_requested_at IS NOT NULL AS cancel,
-        max_attempts, spec
+        pause_requested_at IS NOT NULL AS pause, max_attempts, spec
     FROM jobs WHERE id = (SELECT job_id FROM attempts WHERE id = :attempt_id)
     FOR NO KEY UPDATE
     """
@@ -74,6 +75,7 @@ def lock(session: Session, attempt_id: str) -> tuple[Held, str | None] | None:
         status=job["status"],
         phase=job["phase"],
         cancel=job["cancel"],
+        pause=job["pause"],
         max_attempts=job["max_attempts"],
         spec=job["spec"],
         attempt_id=attempt_id,

@@ -68,10 +68,14 @@ class FailureReason(StrEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """Whether an attempt that ended so is followed by another, and whose turn it is if not."""
+    """Whether an attempt that ended so is followed by another, and whose turn it is if not.
+
+    `machine`: rather the machine's doing than the job's, so the next one had better be another.
+    """
 
     retried: bool
     turn: Turn
+    machine: bool = False
 
 
 RULES: dict[FailureReason, Rule] = {
@@ -82,15 +86,15 @@ RULES: dict[FailureReason, Rule] = {
     FailureReason.TRAINER_ERROR: Rule(retried=False, turn="owner"),
     FailureReason.OUT_OF_MEMORY: Rule(retried=False, turn="owner"),
     FailureReason.DIVERGED: Rule(retried=False, turn="owner"),
-    FailureReason.DISK_FULL: Rule(retried=True, turn="operator"),
+    FailureReason.DISK_FULL: Rule(retried=True, turn="operator", machine=True),
     FailureReason.INTERRUPTED: Rule(retried=True, turn="operator"),
-    FailureReason.KILLED: Rule(retried=True, turn="owner"),
-    FailureReason.STALLED: Rule(retried=True, turn="owner"),
-    FailureReason.START_TIMEOUT: Rule(retried=True, turn="operator"),
+    FailureReason.KILLED: Rule(retried=True, turn="owner", machine=True),
+    FailureReason.STALLED: Rule(retried=True, turn="owner", machine=True),
+    FailureReason.START_TIMEOUT: Rule(retried=True, turn="operator", machine=True),
     FailureReason.TIME_LIMIT: Rule(retried=False, turn="owner"),
-    FailureReason.MACHINE_LOST: Rule(retried=True, turn="operator"),
+    FailureReason.MACHINE_LOST: Rule(retried=True, turn="operator", machine=True),
     FailureReason.NO_CAPACITY: Rule(retried=True, turn="operator"),
-    FailureReason.PROVISIONING_FAILED: Rule(retried=True, turn="operator"),
+    FailureReason.PROVISIONING_FAILED: Rule(retried=True, turn="operator", machine=True),
     FailureReason.TARGET_MISCONFIGURED: Rule(retried=False, turn="operator"),
     FailureReason.STORE_UNAVAILABLE: Rule(retried=True, turn="operator"),
     FailureReason.INTERNAL: Rule(retried=True, turn="operator"),

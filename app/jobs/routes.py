@@ -8,7 +8,7 @@ from app.auth import Caller, Role, require
 from app.db import statement, transaction
 from app.errors import FieldProblem, InvalidPayload
 from app.http import Answers, JobId
-from app.jobs import examples, listing, service
+from app.jobs import examples, listing, pausing, service
 from app.jobs.schemas import CloneRequest, JobOut, JobPage, JobPatch, JobQuery, RetryRequest
 from app.jobs.spec import JobSpec
 from app.jobs.submit import Submission, submit
@@ -103,6 +103,30 @@ def cancel_job(job_id: JobId, caller: Caller = require(Role.SUBMITTER)) -> JobOu
     """Cancel a waiting job at once; ask a running one to stop. Repeating it changes nothing."""
     with transaction() as session:
         return service.cancel_job(session, caller.project_id, job_id)
+
+
+@router.post(
+    "/{job_id}/pause", status_code=202, summary="Pause a job", responses={**_ABSENT, **_STATE}
+)
+def pause_job(job_id: JobId, caller: Caller = require(Role.SUBMITTER)) -> JobOut:
+    """Set a waiting job aside at once; have a running one write a checkpoint and free its machine.
+
+    Repeating it changes nothing. A job whose training is over cannot be paused any more.
+    """
+    with transaction() as session:
+        return pausing.pause_job(session, caller.project_id, job_id)
+
+
+@router.post(
+    "/{job_id}/resume", status_code=202, summary="Resume a job", responses={**_ABSENT, **_STATE}
+)
+def resume_job(job_id: JobId, caller: Caller = require(Role.SUBMITTER)) -> JobOut:
+    """Queue a paused job again, to go on from its checkpoint, or take a pause back.
+
+    Repeating it changes nothing.
+    """
+    with transaction() as session:
+        return pausing.resume_job(session, caller.project_id, job_id)
 
 
 @router.post(

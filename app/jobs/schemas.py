@@ -122,6 +122,9 @@ class JobOut(BaseModel):
     waiting_for: str | None
     queue_position: int | None = Field(description="1: the next one to be placed.")
     cancel_requested_at: Time | None
+    pause_requested_at: Time | None = Field(
+        description="Since when it is to be paused, or is; a resume clears it."
+    )
     task_type: str
     backend: str
     target: str

@@ -234,6 +234,22 @@ def request_cancel(session: Session, job_id: str) -> bool:
     return session.execute(query, {"id": job_id}).first() is not None
 
 
+_ASK_FOR_PAUSE = text(
+    """UPDATE jobs SET pause_requested_at = now(), updated_at = now()
+    WHERE id = :id AND pause_requested_at IS NULL RETURNING id"""
+)
+_WITHDRAW_PAUSE = text(
+    """UPDATE jobs SET pause_requested_at = NULL, updated_at = now()
+    WHERE id = :id AND pause_requested_at IS NOT NULL RETURNING id"""
+)
+
+
+def request_pause(session: Session, job_id: str, *, wanted: bool) -> bool:
+    """Write or withdraw the wish to pause; False when nothing was to be changed."""
+    statement = _ASK_FOR_PAUSE if wanted else _WITHDRAW_PAUSE
+    return session.execute(statement, {"id": job_id}).first() is not None
+
+
 def wake_workers(session: Session, why: str) -> None:
     """Wake the reconciler and the supervisors at the commit."""
     session.execute(text("SELECT pg_notify('polar_work', :why)"), {"why": why})

@@ -18,12 +18,19 @@ _SAME = (
 )
 _STATE = (
     *("status", "phase", "reason", "message", "cancel_requested_at", "progress"),
-    *("latest_metrics", "created_at", "updated_at", "started_at", "finished_at"),
+    *(
+        "pause_requested_at",
+        "latest_metrics",
+        "created_at",
+        "updated_at",
+        "started_at",
+        "finished_at",
+    ),
 )
 _NOTHING_YET: dict[str, Any] = dict.fromkeys(
     (
         *("reason", "message", "turn", "queue_position", "cancel_requested_at", "progress"),
-        *("latest_metrics", "started_at", "finished_at"),
+        *("pause_requested_at", "latest_metrics", "started_at", "finished_at"),
     )
 )
 
@@ -98,10 +105,13 @@ def _steps_lost(row: Attempt, following: Attempt | None) -> int | None:
     return max(0, row.last_step - (following.resumed_step or 0))
 
 
+_POSSIBLE = {Status.PAUSED: ("cancel", "resume"), Status.FINALIZING: ("cancel",)}
+
+
 def _links(job_id: str, status: Status) -> dict[str, str]:
     own = f"/jobs/{job_id}"
     parts = ("events", "logs", "metrics", "checkpoints", "artifacts")
-    possible = ("cancel",) if status in OPEN else ("retry",)
+    possible = _POSSIBLE.get(status, ("cancel", "pause") if status in OPEN else ("retry",))
     return {"self": own} | {name: f"{own}/{name}" for name in (*parts, *possible, "clone")}
 
 

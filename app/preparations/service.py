@@ -19,9 +19,14 @@ MAX_TRIES = 3
 
 @dataclass(frozen=True)
 class PreparationIntent:
-    """Whether the job still wants its data."""
+    """Whether the job still wants its data, and whether the operator wants the host back.
+
+    A pause is no matter of its own: the data of a paused job are not wanted now.
+    """
 
     cancel: bool
+    hand_back: bool = False
+    pause: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class PreparationFailure:
 _LOCK_JOB = text(
     """
     SELECT project_id, phase, status = 'queued' AND cancel_requested_at IS NULL AS wanted,
+        status = 'paused' AS paused,
         (not_before IS NULL OR not_before <= now()) AS due
     FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
     """
@@ -45,6 +51,7 @@ _CLAIM = text(
         lease_token = :token,
         lease_expires_at = now() + CAST(:lease AS float) * interval '1 second'
     WHERE job_id = :job_id AND (status = 'waiting' OR (status = 'running' AND {LEASE_EXPIRED}))
+        AND NOT EXISTS (SELECT FROM workers WHERE id = :worker_id AND draining)
     RETURNING tries
     """  # noqa: S608 - constants
 )
@@ -54,7 +61,8 @@ _PHASE = text("UPDATE jobs SET phase = :phase, updated_at = now() WHERE id = :jo
 def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | None:
     """Take the preparation's lease and return its token; None when there is nothing to do.
 
-    A lease that ran out is taken over, at most up to `MAX_TRIES` tries: then the job fails.
+    A lease that ran out is taken over, at most up to `MAX_TRIES` tries: then the job fails. A host
+    that is being drained gets none.
     """
     job = session.execute(_LOCK_JOB, {"job_id": job_id}).first()
     if job is None or not job.wanted or not job.due:
@@ -79,14 +87,18 @@ def _set_phase(session: Session, job_id: str, phase: str | None) -> None:
     append_events(session, job_id, [{"type": "status", "data": data}])
 
 
+_WANTED = """
+    jobs.status <> 'queued' OR jobs.cancel_requested_at IS NOT NULL AS cancel,
+    EXISTS (SELECT FROM workers w WHERE w.id = preparations.worker_id AND w.hand_back) AS hand_back
+"""
 _RENEW = text(
-    """
+    f"""
     UPDATE preparations SET lease_expires_at = now() + CAST(:lease AS float) * interval '1 second'
     FROM jobs
     WHERE job_id = :job_id AND lease_token = :token AND preparations.status = 'running'
         AND jobs.id = job_id
-    RETURNING jobs.status <> 'queued' OR jobs.cancel_requested_at IS NOT NULL AS cancel
-    """
+    RETURNING {_WANTED}
+    """  # noqa: S608 - constants
 )
 
 
@@ -96,15 +108,15 @@ def renew_preparation(session: Session, job_id: str, token: str) -> PreparationI
     row = session.execute(_RENEW, values).first()
     if row is None:
         raise LeaseLost(f"preparation of {job_id}")
-    return PreparationIntent(cancel=row.cancel)
+    return PreparationIntent(**row._mapping)
 
 
 _INTENT = text(
-    """
-    SELECT jobs.status <> 'queued' OR jobs.cancel_requested_at IS NOT NULL AS cancel
+    f"""
+    SELECT {_WANTED}
     FROM preparations JOIN jobs ON jobs.id = job_id
     WHERE job_id = :job_id AND lease_token = :token AND preparations.status = 'running'
-    """
+    """  # noqa: S608 - constants
 )
 
 
@@ -113,7 +125,7 @@ def preparation_intent(session: Session, job_id: str, token: str) -> Preparation
     row = session.execute(_INTENT, {"job_id": job_id, "token": token}).first()
     if row is None:
         raise LeaseLost(f"preparation of {job_id}")
-    return PreparationIntent(cancel=row.cancel)
+    return PreparationIntent(**row._mapping)
 
 
 _HELD = text(
@@ -144,18 +156,19 @@ def finish_preparation(
 ) -> None:
     """Say where the prepared data is: the job can be placed. Raises LeaseLost.
 
-    Warnings of the report become events of the job. For a job that is no longer queued only the
-    preparation itself is closed.
+    Warnings of the report become events of the job. A job that was paused meanwhile keeps the
+    data for later; for one that is over only the preparation itself is closed.
     """
     job, _ = _hold(session, job_id, token)
     session.execute(_DONE, {"job_id": job_id, "report": report})
-    if not job.wanted:
+    if not (job.wanted or job.paused):
         return
     session.execute(_PREPARED, {"job_id": job_id, "key": key})
     facts = [{"type": "warning", "data": _warning(w)} for w in report.get("warnings", [])]
     append_events(session, job_id, facts)
-    _set_phase(session, job_id, None)
-    wake(session, "jobs")
+    if job.wanted:
+        _set_phase(session, job_id, None)
+        wake(session, "jobs")
 
 
 def _warning(warning: Any) -> dict[str, Any]:
@@ -184,9 +197,12 @@ def fail_preparation(
     """End a preparation that did not succeed; returns whether it is tried again. Raises LeaseLost.
 
     Tried again: `not_before` is set on the job, and the reconciler hints it once that has passed.
-    A job that is no longer queued is left as it is.
+    A job that is no longer queued is left as it is; a paused one asks again when it is resumed.
     """
     job, tries = _hold(session, job_id, token)
+    if job.paused:
+        session.execute(_AGAIN, {"job_id": job_id})
+        return True
     if not job.wanted or not RULES[failure.reason].retried or tries >= MAX_TRIES:
         _fail(session, job_id, failure)
         return False
@@ -217,13 +233,16 @@ _UNCOUNT = text("UPDATE preparations SET tries = tries - 1 WHERE job_id = :job_i
 def abandon_preparation(session: Session, job_id: str, token: str) -> None:
     """Close a preparation that nobody waits for any more. Raises LeaseLost.
 
-    A job that waits for it still, because its worker was told to stop, gets a new hint.
+    A job that waits for it still, because its worker was told to stop, gets a new hint; a paused
+    one gets it when it is resumed.
     """
     job, _ = _hold(session, job_id, token)
-    if not job.wanted:
+    if not (job.wanted or job.paused):
         session.execute(_FAILED, {"job_id": job_id})
         return
     session.execute(_AGAIN, {"job_id": job_id})
     session.execute(_UNCOUNT, {"job_id": job_id})
+    if job.paused:
+        return
     _set_phase(session, job_id, None)
     hint(session, job.project_id, PREPARE_QUEUE, "prepare", job_id)

@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from trainer_core.spec import Strict
+
 
 class DeviceOut(BaseModel):
     """A slot that one attempt at a time may hold."""
@@ -24,11 +26,22 @@ class WorkerOut(BaseModel):
     kind: str = Field(examples=["host"])
     hostname: str
     online: bool
-    draining: bool
+    draining: bool = Field(description="It gets no new attempt until the drain is taken back.")
+    hand_back: bool = Field(description="What runs there is asked to go on elsewhere.")
     started_at: datetime
     seen_at: datetime
     info: dict[str, Any]
     devices: list[DeviceOut]
+
+
+class DrainRequest(Strict):
+    """How a host is emptied."""
+
+    now: bool = Field(
+        default=False,
+        description="Have its attempts write a checkpoint and go on elsewhere, instead of letting"
+        " them finish.",
+    )
 
 
 class TargetOut(BaseModel):

@@ -1,18 +1,22 @@
 """What the hosts are doing, seen from one project."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
+from app.errors import NotFound
 from app.settings import get_settings
 from app.targets.schemas import DeviceOut, TargetList, TargetOut, WorkerOut
 
-_WORKERS = text(
-    """
-    SELECT id, kind, hostname, draining, started_at, seen_at, info,
+_SELECT = """
+    SELECT id, kind, hostname, draining, hand_back, started_at, seen_at, info,
         seen_at > now() - CAST(:seconds AS float) * interval '1 second' AS online
-    FROM workers WHERE seen_at > now() - interval '1 day' ORDER BY kind, id
-    """
-)
+    FROM workers WHERE {0} ORDER BY kind, id
+"""
+_RECENT = text(_SELECT.format("seen_at > now() - interval '1 day'"))
+_HOST = text(_SELECT.format("id = :id AND project_id = :project_id AND kind = 'host'"))
 _DEVICES = text(
     """
     SELECT d.worker_id, d.index, d.kind, d.name, d.memory_gb, d.attempt_id IS NOT NULL AS busy,
@@ -32,16 +36,58 @@ _LOAD = text(
 def list_targets(session: Session, project_id: str) -> TargetList:
     """Return each target with its hosts and load; other projects' attempts stay nameless."""
     settings = get_settings()
-    devices: dict[str, list[DeviceOut]] = {}
-    for row in session.execute(_DEVICES, {"project_id": project_id}):
-        devices.setdefault(row.worker_id, []).append(_device(row))
-    workers = [
-        WorkerOut(**row._mapping, devices=devices.get(row.id, []))
-        for row in session.execute(_WORKERS, {"seconds": settings.worker_timeout})
-    ]
+    rows = session.execute(_RECENT, {"seconds": settings.worker_timeout})
+    workers = _with_devices(session, project_id, rows)
     load = {row.target: (row.queued, row.running) for row in session.execute(_LOAD)}
     names = ("local", "fake") if settings.fake_target else ("local",)
     return TargetList(items=[_target(name, workers, *load.get(name, (0, 0))) for name in names])
+
+
+_DRAIN = text(
+    """
+    UPDATE workers SET draining = true, hand_back = hand_back OR CAST(:now AS boolean)
+    WHERE id = :id AND project_id = :project_id AND kind = 'host'
+    """
+)
+_UNDRAIN = text(
+    """
+    UPDATE workers SET draining = false, hand_back = false
+    WHERE id = :id AND project_id = :project_id AND kind = 'host'
+    """
+)
+
+
+def drain(session: Session, project_id: str, worker_id: str, *, now: bool) -> WorkerOut:
+    """Give the project's host no new attempts; with `now` have its attempts move elsewhere.
+
+    Raises NotFound.
+    """
+    where = {"id": worker_id, "project_id": project_id}
+    session.execute(_DRAIN, {**where, "now": now})
+    return _told(session, project_id, worker_id)
+
+
+def undrain(session: Session, project_id: str, worker_id: str) -> WorkerOut:
+    """Let the project's host get attempts again; raises NotFound."""
+    session.execute(_UNDRAIN, {"id": worker_id, "project_id": project_id})
+    return _told(session, project_id, worker_id)
+
+
+def _told(session: Session, project_id: str, worker_id: str) -> WorkerOut:
+    seconds = get_settings().worker_timeout
+    values = {"id": worker_id, "project_id": project_id, "seconds": seconds}
+    found = _with_devices(session, project_id, session.execute(_HOST, values))
+    if not found:
+        raise NotFound(f"there is no host {worker_id}; GET /targets lists them", "host_not_found")
+    session.execute(text("SELECT pg_notify('polar_work', 'drain')"))
+    return found[0]
+
+
+def _with_devices(session: Session, project_id: str, rows: Iterable[Row[Any]]) -> list[WorkerOut]:
+    devices: dict[str, list[DeviceOut]] = {}
+    for row in session.execute(_DEVICES, {"project_id": project_id}):
+        devices.setdefault(row.worker_id, []).append(_device(row))
+    return [WorkerOut(**row._mapping, devices=devices.get(row.id, [])) for row in rows]
 
 
 def _device(row: Row[tuple[object, ...]]) -> DeviceOut:

@@ -58,12 +58,24 @@ def model(api: Api) -> dict[str, str]:
     return {"name": name, "version": str(made.version.version), "path": FILE}
 
 
+def host(api: Api) -> dict[str, str]:
+    """Register a host of workers."""
+    worker_id = f"host-{secrets.token_hex(4)}"
+    api.write(
+        "INSERT INTO workers (id, project_id, kind, hostname, pid)"
+        " VALUES (:id, 'prj_default', 'host', :id, 1)",
+        id=worker_id,
+    )
+    return {"worker_id": worker_id}
+
+
 _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "jobs": job,
     "api-keys": key,
     "secrets": secret,
     "datasets": dataset,
     "models": model,
+    "targets": host,
 }
 _NEEDS_FINISHED = {("delete", "/jobs/{job_id}"), ("post", "/jobs/{job_id}/retry")}
 

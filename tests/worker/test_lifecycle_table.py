@@ -70,7 +70,7 @@ class World:
         self.now += seconds
         self.place()
         with transaction() as session:
-            takeover.meet_cancels(session)
+            takeover.meet_requests(session)
         self.stepper.step()
 
     def state(self, job: str) -> tuple[str, str | None]:
@@ -169,6 +169,24 @@ def _ended(how: str) -> Callable[[World], str]:
     return reach
 
 
+def _asked(reach: Callable[[World], str], wish: str) -> Callable[[World], str]:
+    """The state in which nobody has met the wish yet."""
+
+    def ask(world: World) -> str:
+        job = reach(world)
+        assert world.api.post(f"/jobs/{job}/{wish}").status_code == 202
+        return job
+
+    return ask
+
+
+def _paused(reach: Callable[[World], str]) -> Callable[[World], str]:
+    def pause(world: World) -> str:
+        return world.until(_asked(reach, "pause")(world), "paused")
+
+    return pause
+
+
 def _unreleased(world: World) -> str:
     job = _ended("failed")(world)
     run_sql(
@@ -184,11 +202,16 @@ STATES: dict[str, Callable[[World], str]] = {
     "queued, waiting for a device": _waiting,
     "queued, between two attempts": _backing_off,
     "provisioning": _provisioning,
+    "provisioning, a pause asked for": _asked(_provisioning, "pause"),
     "running, loading": _held_in("loading"),
     "running, training": _held_in("training"),
+    "running, a pause asked for": _asked(_held_in("training"), "pause"),
+    "running, a cancel asked for": _asked(_held_in("training"), "cancel"),
     "running, evaluating": _held_in("evaluating"),
     "running, publishing": _held_in("publishing"),
     "finalizing": _finalizing,
+    "paused while its data was prepared": _paused(_preparing),
+    "paused while it trained": _paused(_held_in("training")),
     "succeeded": _ended("succeeded"),
     "failed": _ended("failed"),
     "failed, its machine not released": _unreleased,
@@ -203,7 +226,16 @@ def _cancel(world: World, job: str) -> Any:
     return answer
 
 
+def _pause(world: World, job: str) -> Any:
+    answer = world.api.post(f"/jobs/{job}/pause")
+    if answer.is_success:
+        world.until(job, "paused", *TERMINAL)
+    return answer
+
+
 REQUESTS: dict[str, Callable[[World, str], Any]] = {
+    "pause": _pause,
+    "resume": lambda w, job: w.api.post(f"/jobs/{job}/resume"),
     "cancel": _cancel,
     "change priority": lambda w, job: w.api.patch(f"/jobs/{job}", json={"priority": 7}),
     "rename": lambda w, job: w.api.patch(f"/jobs/{job}", json={"name": "other"}),
@@ -241,7 +273,7 @@ def test_requests_in_a_state(world: World, state: str):
     for request in REQUESTS:
         job = STATES[state](world)
         before = world.state(job)[0]
-        assert before == state.partition(",")[0]
+        assert before == re.split(r"[, ]", state)[0]
         _cells[state, request] = _outcome(world, job, before, request)
 
 
@@ -249,7 +281,7 @@ def test_the_document_says_what_happens():
     if len(_cells) < len(STATES) * len(REQUESTS):
         pytest.skip("needs every cell: run the whole file")
     document = DOCUMENT.read_text(encoding="utf-8")
-    expected = _filled(_filled(document, "requests", _requests()), "reasons", _reasons())
+    expected = filled(filled(document, "requests", _requests()), "reasons", _reasons())
     if os.environ.get("POLAR_WRITE_DOCS"):
         DOCUMENT.write_text(expected, encoding="utf-8")
     assert DOCUMENT.read_text(encoding="utf-8") == expected, "see this file's first lines"
@@ -269,7 +301,7 @@ def _reasons() -> str:
     return "\n".join(lines)
 
 
-def _filled(document: str, name: str, table: str) -> str:
+def filled(document: str, name: str, table: str) -> str:
     found = re.compile(f"(<!-- {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
     assert found.search(document), f"docs/lifecycle.md has no place for {name}"
     return found.sub(lambda m: m.group(1) + table + m.group(2), document)

@@ -64,7 +64,9 @@ def test_hosts_that_drain_or_are_not_seen_get_nothing(change: str):
     run_sql(f"UPDATE workers SET {change}")  # noqa: S608
     job = add_job()
     assert place_once() == 0
-    assert waiting_for(job) == "no worker online"
+    drained = change.startswith("draining")
+    expected = "every worker online is being drained" if drained else "no worker online"
+    assert waiting_for(job) == expected
 
 
 def test_a_job_that_is_to_be_cancelled_or_paused_is_not_placed():

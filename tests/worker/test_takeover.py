@@ -47,9 +47,9 @@ def hint_again() -> int:
         return takeover.hint_again(session)
 
 
-def meet_cancels() -> int:
+def meet_requests() -> int:
     with transaction() as session:
-        return takeover.meet_cancels(session)
+        return takeover.meet_requests(session)
 
 
 def test_a_hint_that_nobody_took_is_sent_again_ever_more_rarely():
@@ -98,9 +98,9 @@ def test_a_preparation_of_a_job_that_backs_off_waits():
 
 def test_a_cancel_before_the_claim_ends_the_job_and_frees_the_slot():
     job, attempt = reserved()
-    assert meet_cancels() == 0
+    assert meet_requests() == 0
     run_sql("UPDATE jobs SET cancel_requested_at = now()")
-    assert meet_cancels() == 1
+    assert meet_requests() == 1
     assert status(job) == "cancelled"
     assert one("SELECT outcome FROM attempts") == "cancelled"
     assert one("SELECT count(*) FROM devices WHERE attempt_id IS NULL") == 1
@@ -117,21 +117,21 @@ def test_b1_a_cancel_that_a_claim_met_first_is_no_error(monkeypatch):
     with transaction() as session:
         assert claim(session, attempt, "h1", "nonce") is None
     assert status(job) == "cancelled"
-    meet_cancels()
+    meet_requests()
     assert status(job) == "cancelled"
 
 
 def test_a_cancel_of_a_claimed_attempt_is_its_holders_business():
     job, _, _ = claimed()
     run_sql("UPDATE jobs SET cancel_requested_at = now()")
-    assert meet_cancels() == 0
+    assert meet_requests() == 0
     assert status(job) == "provisioning"
 
 
 def test_a_cancel_that_met_an_automatic_retry_is_not_lost():
     job = add_job()
     run_sql("UPDATE jobs SET cancel_requested_at = now(), not_before = now() + interval '1 h'")
-    assert meet_cancels() == 1
+    assert meet_requests() == 1
     assert status(job) == "cancelled"
 
 
