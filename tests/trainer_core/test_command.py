@@ -134,6 +134,7 @@ def test_a_supervisor_finds_the_reason_of_a_wrong_launch(folder: Path) -> None:
     assert (ending["code"], ending["reason"]) == (64, "invalid_spec")
 
 
+@pytest.mark.train
 def test_a_supervisor_finds_the_reason_of_what_nobody_expected(folder: Path) -> None:
     (folder / "out").write_text("a file where a folder is needed")
     launch = {"spec": _spec(folder), "paths": {"work": str(folder)}}
