@@ -8,24 +8,44 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from app.s3 import ObjectMissing, StoreUnavailable, check_sha256
+from app.s3 import (
+    ObjectMissing,
+    Patience,
+    StoreUnavailable,
+    caused_by,
+    check_sha256,
+    patiently,
+)
 
 PART = 8 * 2**20
 MAX_PARTS = 10_000
 CONCURRENT_PARTS = 3
+_GONE = frozenset({"NoSuchUpload"})
 
 Call = Callable[..., Any]
 Part = dict[str, Any]
 
 
 def put_parts(
-    call: Call, key: str, path: Path, sha256: str | None, report: Callable[[int], None]
+    once: Call,
+    key: str,
+    path: Path,
+    sha256: str | None,
+    report: Callable[[int], None],
+    patience: Patience,
 ) -> str:
-    """Upload by `call(operation, key, **arguments)`; return the sha256 of what was sent.
+    """Upload by `once(operation, key, **arguments)`; return the sha256 of what was sent.
 
-    The object appears whole or not at all. Raises ChecksumMismatch when it is not `sha256`.
+    The object appears whole or not at all. Raises ChecksumMismatch when it is not `sha256`. At most
+    `CONCURRENT_PARTS` parts are in memory; each waits for the store by itself, while those before
+    it stay sent.
     """
-    size = max(PART, -(-path.stat().st_size // MAX_PARTS))
+
+    def call(operation: str, key: str, **arguments: Any) -> Any:
+        return patiently(lambda: once(operation, key, **arguments), patience)
+
+    total = path.stat().st_size
+    size = max(PART, -(-total // MAX_PARTS))
     upload = call("create_multipart_upload", key)["UploadId"]
 
     def send(number: int, block: bytes) -> Part:
@@ -35,23 +55,44 @@ def put_parts(
     try:
         found, parts = _send_all(send, _blocks(path, size), report)
         check_sha256(str(path), found, sha256)
-        call("complete_multipart_upload", key, UploadId=upload, MultipartUpload={"Parts": parts})
+        _complete(call, key, upload, parts, total)
     except BaseException:
         with contextlib.suppress(StoreUnavailable, ObjectMissing):
-            call("abort_multipart_upload", key, UploadId=upload)
+            once("abort_multipart_upload", key, UploadId=upload)
         raise
     return found
 
 
+def _complete(call: Call, key: str, upload: str, parts: list[Part], total: int) -> None:
+    try:
+        call("complete_multipart_upload", key, UploadId=upload, MultipartUpload={"Parts": parts})
+    except StoreUnavailable as error:
+        # Perhaps only the answer to an earlier try was lost.
+        if not caused_by(error, _GONE) or call("head_object", key)["ContentLength"] != total:
+            raise
+
+
 def abort_uploads(call: Call, older: timedelta) -> int:
     """Abort uploads that began so long ago that nobody sends them any more; returns how many."""
-    limit = datetime.now(UTC) - older
-    found = call("list_multipart_uploads", "").get("Uploads", ())
-    stale = [upload for upload in found if upload["Initiated"] < limit]
-    for upload in stale:
+    stale = stale_uploads(call, older)
+    for key, upload in stale:
         with contextlib.suppress(ObjectMissing):
-            call("abort_multipart_upload", upload["Key"], UploadId=upload["UploadId"])
+            call("abort_multipart_upload", key, UploadId=upload)
     return len(stale)
+
+
+def stale_uploads(call: Call, older: timedelta) -> list[tuple[str, str]]:
+    """Return (key, upload id) of the bucket's uploads that began so long ago."""
+    limit = datetime.now(UTC) - older
+    found: list[tuple[str, str]] = []
+    marker: dict[str, str] = {}
+    while True:
+        page = call("list_multipart_uploads", "", **marker)
+        uploads = page.get("Uploads", ())
+        found += [(u["Key"], u["UploadId"]) for u in uploads if u["Initiated"] < limit]
+        if not page.get("IsTruncated"):
+            return found
+        marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
 
 def _send_all(

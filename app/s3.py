@@ -11,10 +11,13 @@ OSError
 """
 
 import contextlib
+import logging
+import threading
+import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import boto3
@@ -24,8 +27,20 @@ from botocore.exceptions import BotoCoreError, ClientError
 from app.errors import BadRequest, NotFound, Unavailable
 from app.settings import Settings
 
+T = TypeVar("T")
+_LONGEST_PAUSE = 10.0
+_log = logging.getLogger(__name__)
 MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 TAKEN = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
+FULL = frozenset(
+    {
+        "QuotaExceeded",
+        "InsufficientStorage",
+        "507",
+        "XMinioStorageFull",
+        "XMinioAdminBucketQuotaExceeded",
+    }
+)
 REFUSED = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 
@@ -141,7 +156,34 @@ def translated(where: str, key: str) -> Iterator[None]:
         raise StoreUnavailable(_explain(where, type(error).__name__)) from error
 
 
+class Patience(NamedTuple):
+    """How long an outage of the store is waited out; an event that is set ends the waiting."""
+
+    seconds: float = 0.0
+    stop: threading.Event | None = None
+
+
+def patiently(work: Callable[[], T], patience: Patience) -> T:
+    """Return the result of `work()`, which is tried again while the store is away.
+
+    Raises StoreUnavailable once that has lasted `patience.seconds`, or `patience.stop` is set.
+    """
+    stop = patience.stop or threading.Event()
+    deadline = time.monotonic() + patience.seconds
+    pause = 0.25
+    while True:
+        try:
+            return work()
+        except StoreUnavailable as error:
+            if time.monotonic() + pause > deadline or stop.wait(pause):
+                raise
+            _log.warning("trying again: %s", error)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
 def _explain(where: str, code: str) -> str:
+    if code in FULL:
+        return f"{where} is full ({code}): free some room, or raise its quota"
     if code in REFUSED:
         return f"{where}: access refused; check the S3 keys and their rights on the bucket"
     if code in ("NoSuchBucket", *MISSING):

@@ -25,12 +25,14 @@ from app.s3 import (
     ChecksumMismatch,
     InvalidKey,
     ObjectMissing,
+    Patience,
     StoreUnavailable,
     caused_by,
     check_sha256,
     connect,
     content_disposition,
     join_key,
+    patiently,
     translated,
 )
 from app.settings import Settings, get_settings
@@ -40,6 +42,7 @@ __all__ = [
     "InvalidKey",
     "ObjectInfo",
     "ObjectMissing",
+    "Patience",
     "Store",
     "StoreUnavailable",
     "content_disposition",
@@ -48,6 +51,7 @@ __all__ = [
 ]
 
 CHUNK = 256 * 1024
+IMPATIENT = Patience()
 
 
 @dataclass(frozen=True)
@@ -91,17 +95,17 @@ class Store:
         other._clients, other._lock = self._clients, self._lock
         return other
 
+    def with_keys(self, access_key: str, secret_key: str) -> "Store":
+        """Return the same store, opened with other keys."""
+        keys = {"s3_access_key": access_key, "s3_secret_key": SecretStr(secret_key)}
+        return Store(self._settings.model_copy(update=keys), self.bucket)
+
     def _client(self, endpoint: str | None = None) -> Any:
         endpoint = endpoint or self._settings.s3_endpoint
         with self._lock:
             if endpoint not in self._clients:
                 self._clients[endpoint] = connect(self._settings, endpoint)
             return self._clients[endpoint]
-
-    def with_keys(self, access_key: str, secret_key: str) -> "Store":
-        """Return the same store, opened with other keys."""
-        keys = {"s3_access_key": access_key, "s3_secret_key": SecretStr(secret_key)}
-        return Store(self._settings.model_copy(update=keys), self.bucket)
 
     def _translated(self, key: str) -> contextlib.AbstractContextManager[None]:
         place = self._settings.s3_endpoint or "AWS S3"
@@ -215,20 +219,22 @@ class Store:
         *,
         sha256: str | None = None,
         progress: Callable[[int], None] | None = None,
+        patience: Patience = IMPATIENT,
     ) -> str:
         """Upload the file, hashing the very bytes that are sent; return their sha256.
 
         `progress` gets the bytes sent so far. The object appears whole or not at all: raises
-        ChecksumMismatch when the content is not `sha256`, and OSError when it cannot be read.
+        ChecksumMismatch when the content is not `sha256`, and OSError when it cannot be read. An
+        outage of the store is waited out for `patience`; what was sent before stays sent.
         """
         size = path.stat().st_size
         report = progress or (lambda _: None)
         if size > PART:
-            return put_parts(self._call, key, path, sha256, report)
+            return put_parts(self._call, key, path, sha256, report, patience)
         data = path.read_bytes()
         found = hashlib.sha256(data).hexdigest()
         check_sha256(str(path), found, sha256)
-        self.put_bytes(key, data)
+        patiently(lambda: self.put_bytes(key, data), patience)
         report(len(data))
         return found
 

@@ -82,6 +82,16 @@ class Resumer:
             return None
 
 
+def unstored_step(session: Session, folder: Path) -> int | None:
+    """Return the step of an attempt's checkpoint folder on this host, None when it is stored."""
+    step, attempt_id = read_manifest(folder).step, folder.parent.parent.name
+    stored = session.execute(
+        text("SELECT 1 FROM checkpoints WHERE attempt_id = :id AND step = :step"),
+        {"id": attempt_id, "step": step},
+    )
+    return step if stored.first() is None else None
+
+
 def _numbers(session: Session, job_id: str) -> dict[str, int]:
     rows = session.execute(
         text("SELECT id, number FROM attempts WHERE job_id = :job_id"), {"job_id": job_id}

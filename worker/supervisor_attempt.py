@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -26,11 +27,11 @@ from worker.lease import LeaseKeeper
 from worker.process import Exit
 from worker.publish import MODEL, numbers, upload_model
 from worker.redact import Redactor
-from worker.resume import CHECKPOINTS
+from worker.resume import CHECKPOINTS, unstored_step
 from worker.target import Handle, TargetError
 from worker.targets.local import LocalTarget
 from worker.telemetry import Telemetry
-from worker.upload import CheckpointUploader
+from worker.upload import UPLOADING, CheckpointUploader
 from worker.waiting import Stopped, TookTooLong, unless_stopped
 from worker.watch import NoSignOfLife, Watch, work_folder
 
@@ -78,6 +79,7 @@ class AttemptSupervisor:
                 self._settings.fetch_timeout,
             )
             _log.info("inputs are here")
+            self._store_what_was_left(launch)
             if self._keeper.stopping:
                 return self._stopped()
             return self._train(job, launch)
@@ -91,6 +93,15 @@ class AttemptSupervisor:
         except Exception as error:  # noqa: BLE001 - this process's one: every attempt gets an end
             _log.exception("the attempt ends by an error of ours")
             return ending_of_error(error)
+
+    def _store_what_was_left(self, launch: Launch) -> None:
+        """Bring up the checkpoint of an earlier attempt that had no time to store it itself."""
+        folder = Path(launch.paths.resume_from) if launch.paths.resume_from else None
+        if folder is None or folder.is_relative_to(self._work):  # it came from the store
+            return
+        step = durably(lambda session: unstored_step(session, folder))
+        if step is not None:
+            self._uploader.add_folder(self._work, step, folder)
 
     def _train(self, job: JobFacts, launch: Launch) -> Ending | None:
         self._kill_orphans(job)
@@ -232,7 +243,7 @@ class AttemptSupervisor:
             attempts = service.attempts_of(session, self._claim.job_id)
         for attempt_id in attempts:
             folder = work_folder(self._settings.home, attempt_id)
-            for name in (CHECKPOINTS, MODEL, "resume"):
+            for name in (CHECKPOINTS, MODEL, UPLOADING, "resume"):
                 shutil.rmtree(folder / name, ignore_errors=True)
 
     def _stopped(self) -> Ending:

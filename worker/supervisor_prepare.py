@@ -24,7 +24,8 @@ from worker.inputs import JobFacts, preparation_launch, read_job
 from worker.lease import LeaseKeeper
 from worker.process import Exit, Order, TrainerProcess, start
 from worker.redact import Redactor
-from worker.transfer import is_whole, upload_folder
+from worker.transfer import is_whole
+from worker.upload import patiently_upload
 from worker.waiting import Stopped, TookTooLong, unless_stopped
 from worker.watch import TICK
 
@@ -139,7 +140,7 @@ class PreparationSupervisor:
     def _store_folder(self, folder: Path, key: str, project_id: str) -> None:
         prefix = prepared_prefix(project_id, key)
         if self._store.head(join_key(prefix + MANIFEST)) is None:
-            upload_folder(self._store, folder, prefix)
+            patiently_upload(self._store, folder, prefix)
 
     def _last_output(self) -> str:
         path = self._work / "output.log"

@@ -1,5 +1,6 @@
 """Whole folders between this host and the store: the manifest last, every file checked."""
 
+import errno
 import hashlib
 import secrets
 import shutil
@@ -8,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.artifacts.manifest import read_manifest as read_stored_manifest
-from app.storage import Store, join_key
+from app.multipart import PART
+from app.s3 import patiently
+from app.storage import IMPATIENT, Patience, Store, join_key
 from trainer_core.publish.manifest import (
     MANIFEST,
     BrokenFolder,
+    FileEntry,
     Manifest,
     read_manifest,
     sync_folder,
@@ -30,27 +34,32 @@ class Stored:
     manifest_sha256: str
 
 
-def upload_folder(store: Store, folder: Path, prefix: str) -> Stored:
+def upload_folder(
+    store: Store, folder: Path, prefix: str, patience: Patience = IMPATIENT
+) -> Stored:
     """Upload a whole folder; the manifest appears last, so nothing half-written counts.
 
-    Raises BrokenFolder for a folder without a manifest, ChecksumMismatch for a file that is not
-    what the manifest says, StoreUnavailable and OSError.
+    Big files go one after the other, so that at most a few parts are in memory. Outages of the
+    store are waited out for `patience` each; what was sent stays sent. Raises BrokenFolder for a
+    folder without a manifest, ChecksumMismatch for a file that is not what the manifest says,
+    StoreUnavailable and OSError.
     """
     manifest = read_manifest(folder)
     content = (folder / MANIFEST).read_bytes()
+
+    def put(entry: FileEntry) -> None:
+        key = join_key(prefix + entry.path)
+        store.put_file(key, folder / entry.path, sha256=entry.sha256, patience=patience)
+
+    small = [entry for entry in manifest.files if entry.size <= PART]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as pool:
-        jobs = [
-            pool.submit(
-                store.put_file,
-                join_key(prefix + entry.path),
-                folder / entry.path,
-                sha256=entry.sha256,
-            )
-            for entry in manifest.files
-        ]
+        jobs = [pool.submit(put, entry) for entry in small]
+        for entry in manifest.files:
+            if entry.size > PART:
+                put(entry)
         for job in jobs:
             job.result()
-    store.put_bytes(join_key(prefix + MANIFEST), content)
+    patiently(lambda: store.put_bytes(join_key(prefix + MANIFEST), content), patience)
     return Stored(prefix, manifest, hashlib.sha256(content).hexdigest())
 
 
@@ -65,6 +74,8 @@ def download_folder(
     if is_whole(folder):
         return folder
     manifest = read_stored_manifest(store, prefix, manifest_sha256)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    require_room(folder.parent, manifest.total_bytes)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     draft.mkdir(parents=True)
     try:
@@ -82,6 +93,14 @@ def download_folder(
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
+
+
+def require_room(folder: Path, needed: int) -> None:
+    """Raise OSError ENOSPC unless so many bytes are free at `folder`: nothing half-written then."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        message = f"{needed} bytes are needed and {free} bytes are free"
+        raise OSError(errno.ENOSPC, message, str(folder))
 
 
 def _download(store: Store, key: str, path: Path, expected: tuple[int, str]) -> None:

@@ -1,37 +1,52 @@
 """Uploads checkpoints in the background and makes them exist by committing their manifests."""
 
+import contextlib
 import logging
-import queue
+import os
+import shutil
 import threading
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from app.attempts import service
 from app.attempts.service import LeaseLost, StoredCheckpoint
-from app.storage import Store, StoreUnavailable
+from app.storage import Patience, Store, StoreUnavailable
 from trainer_core.publish.manifest import BrokenFolder
 from worker.durably import DatabaseAway, durably
-from worker.transfer import upload_folder
+from worker.transfer import Stored, upload_folder
 
-_PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
+UPLOADING = "uploading"
+PATIENCE = 600.0
+_ROUND, _PAUSE = 60.0, 5.0
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint that the trainer has written."""
+    """A checkpoint that the trainer has written; `folder` is ours: it may prune its own."""
 
     step: int
     folder: Path
 
 
-class CheckpointUploader:
-    """One thread, one checkpoint after the other; a newer one overtakes those that still wait.
+@dataclass
+class _Queue:
+    """What the thread works on, changed under one lock: one checkpoint, and one that waits."""
 
-    Trouble with the store never disturbs the training: the checkpoint stays here, a warning says
-    so, and the next one is tried.
+    waiting: Written | None = None
+    busy: bool = False
+    over: bool = False
+    skipped: list[int] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+
+class CheckpointUploader:
+    """One thread, one checkpoint after the other; a newer one replaces the one that waits.
+
+    The training never waits for the store, and a slow store costs the disk two checkpoints at most,
+    kept by hard links below `uploading/`: the one under way is finished whatever the trainer
+    prunes. While the store is away the newest is tried again and again, and a warning says so.
     """
 
     def __init__(self, store: Store, attempt_id: str, token: str, prefix: str) -> None:
@@ -39,80 +54,127 @@ class CheckpointUploader:
         self._attempt_id = attempt_id
         self._token = token
         self._prefix = prefix
-        self._waiting: queue.SimpleQueue[Written] = queue.SimpleQueue()
-        self._idle = threading.Event()
-        self._idle.set()
-        self._over = False
-        self._lock = threading.Lock()  # idle, over and what waits change together
+        self._queue = _Queue()
+        self._newest_stored: int | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
         self._thread.start()
 
     def add(self, work: Path, event: dict[str, Any]) -> None:
-        """Take a `checkpoint` event's folder below `work`."""
-        with self._lock:
-            if not self._over:
-                self._idle.clear()
-                self._waiting.put(Written(int(event["step"]), work / str(event["path"])))
+        """Take a `checkpoint` event's folder below `work`; returns at once."""
+        self.add_folder(work, int(event["step"]), work / str(event["path"]))
+
+    def add_folder(self, work: Path, step: int, folder: Path) -> None:
+        """Take the checkpoint of a step, wherever it lies on this host."""
+        ours = work / UPLOADING / f"step-{step:08d}"
+        try:
+            written = Written(step, link_folder(folder, ours))
+        except FileNotFoundError:
+            _log.warning("the checkpoint of step %d is pruned already", step)
+            return
+        queue = self._queue
+        with queue.changed:
+            if queue.over:
+                _drop(written)
+                return
+            if queue.waiting is not None:
+                queue.skipped.append(queue.waiting.step)
+                _drop(queue.waiting)
+            queue.waiting = written
+            queue.changed.notify_all()
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything is uploaded; False when that took too long."""
-        return self._idle.wait(max(0.0, timeout))
+        queue = self._queue
+        with queue.changed:
+            return queue.changed.wait_for(
+                lambda: queue.over or not (queue.busy or queue.waiting), max(0.0, timeout)
+            )
 
     def stop(self) -> None:
         """Begin nothing more."""
         self._stop.set()
+        with self._queue.changed:
+            self._queue.changed.notify_all()
 
     def _run(self) -> None:
+        queue = self._queue
         try:
-            while not self._stop.is_set():
-                self._next()
+            while (written := self._next()) is not None:
+                try:
+                    self._keep(written)
+                finally:
+                    _drop(written)
         finally:  # nobody must wait for a thread that has ended
-            with self._lock:
-                self._over = True
-                self._idle.set()
+            with queue.changed:
+                queue.over, queue.busy = True, False
+                queue.changed.notify_all()
+                if queue.waiting is not None:
+                    _drop(queue.waiting)
 
-    def _next(self) -> None:
-        try:
-            written = self._waiting.get(timeout=0.2)
-        except queue.Empty:
-            with self._lock:
-                if self._waiting.empty():
-                    self._idle.set()
-            return
-        if self._waiting.empty():
-            self._keep(written)
+    def _next(self) -> Written | None:
+        queue = self._queue
+        with queue.changed:
+            queue.busy = False
+            queue.changed.notify_all()
+            queue.changed.wait_for(lambda: queue.waiting is not None or self._stop.is_set())
+            if self._stop.is_set():
+                return None
+            written, queue.waiting, queue.busy = queue.waiting, None, True
+            return written
 
     def _keep(self, written: Written) -> None:
         try:
-            self._upload(written)
+            stored = self._upload(written)
+            if stored is not None:
+                self._commit(written.step, stored)
         except (BrokenFolder, OSError) as error:
-            # Pruned by the trainer meanwhile, because newer ones exist.
             _log.warning("checkpoint of step %d is skipped: %s", written.step, error)
-        except StoreUnavailable as error:
-            self._warn(f"the checkpoint of step {written.step} stays on the worker: {error}")
         except (LeaseLost, DatabaseAway) as error:
             _log.warning("checkpoint of step %d: %s", written.step, error)
             self._stop.set()
 
-    def _upload(self, written: Written) -> None:
+    def _upload(self, written: Written) -> Stored | None:
+        """Upload until it is done; None when it was given up: a newer one waits, or we stop."""
         prefix = f"{self._prefix}checkpoints/step-{written.step:08d}/"
-        for pause in (*_PAUSES, None):
+        said = False
+        while True:
             try:
-                stored = upload_folder(self._store, written.folder, prefix)
-                break
-            except StoreUnavailable:
-                overtaken = not self._waiting.empty()
-                if pause is None or overtaken or self._stop.wait(pause):
-                    raise
-        manifest = stored.manifest
-        made = StoredCheckpoint(written.step, prefix, stored.manifest_sha256, manifest.total_bytes)
+                patience = Patience(_ROUND, self._stop)
+                return upload_folder(self._store, written.folder, prefix, patience)
+            except StoreUnavailable as error:
+                if not said:
+                    self._warn(
+                        "checkpoint_not_stored",
+                        f"the checkpoint of step {written.step} stays on the worker: {error}",
+                    )
+                said = True
+            if self._queue.waiting is not None or self._stop.wait(_PAUSE):
+                return None
+
+    def _commit(self, step: int, stored: Stored) -> None:
+        made = StoredCheckpoint(
+            step, stored.prefix, stored.manifest_sha256, stored.manifest.total_bytes
+        )
         retired = durably(
             lambda session: service.commit_checkpoint(session, self._attempt_id, self._token, made),
             give_up=self._stop.is_set,
         )
+        self._newest_stored = step
+        self._tell_of_skipped()
         for old in retired:
             self._delete(old)
+
+    def _tell_of_skipped(self) -> None:
+        with self._queue.changed:
+            skipped, self._queue.skipped = self._queue.skipped, []
+        if skipped:
+            steps = ", ".join(map(str, skipped))
+            self._warn(
+                "checkpoint_skipped",
+                f"storing a checkpoint takes longer than the time between two: step {steps} stayed "
+                f"on the worker; the newest that is stored is of step {self._newest_stored}",
+            )
 
     def _delete(self, prefix: str) -> None:
         try:
@@ -120,26 +182,49 @@ class CheckpointUploader:
         except StoreUnavailable as error:
             _log.warning("%s was retired but is still in the store: %s", prefix, error)
 
-    def _warn(self, message: str) -> None:
+    def _warn(self, code: str, message: str) -> None:
         try:
             durably(
-                lambda session: service.warn(
-                    session, self._attempt_id, self._token, "checkpoint_not_stored", message
-                ),
+                lambda session: service.warn(session, self._attempt_id, self._token, code, message),
                 patience=5.0,
             )
         except (LeaseLost, DatabaseAway) as error:
             _log.warning("%s (%s)", message, error)
 
 
-def patiently_upload(store: Store, folder: Path, prefix: str, patience: float = 600.0) -> Any:
-    """Upload a folder, again and again while the store is away; raises StoreUnavailable at last."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return upload_folder(store, folder, prefix)
-        except StoreUnavailable as error:
-            if time.monotonic() > deadline:
-                raise
-            _log.warning("the store is away, trying again: %s", error)
-        time.sleep(2.0)
+def link_folder(folder: Path, target: Path) -> Path:
+    """Give the files of `folder` a second name below `target`; returns where they are then.
+
+    That is `folder` itself on a file system that knows no hard links. Raises FileNotFoundError when
+    a file vanishes meanwhile; nothing stays of `target` then.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        for path in [folder, *sorted(folder.rglob("*"))]:
+            copy = target / path.relative_to(folder)
+            if path.is_dir():
+                copy.mkdir(parents=True)
+            else:
+                os.link(path, copy)
+        if not target.exists():
+            raise FileNotFoundError(folder)
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        if isinstance(error, FileNotFoundError):
+            raise
+        return folder
+    return target
+
+
+def _drop(written: Written) -> None:
+    if written.folder.parent.name == UPLOADING:
+        shutil.rmtree(written.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another one is in it
+            written.folder.parent.rmdir()
+
+
+def patiently_upload(
+    store: Store, folder: Path, prefix: str, stop: threading.Event | None = None
+) -> Stored:
+    """Upload a folder and wait out an outage of ten minutes; raises StoreUnavailable after it."""
+    return upload_folder(store, folder, prefix, Patience(PATIENCE, stop))

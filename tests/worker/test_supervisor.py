@@ -192,7 +192,7 @@ def test_a8_a_killed_trainer_is_resumed_with_the_same_losses(rig: Rig) -> None:
     assert 0 <= recovered[0]["steps_lost"] < 8
 
 
-def test_a_killed_supervisor_takes_its_trainer_along(rig: Rig) -> None:
+def test_b27_a_killed_supervisor_takes_its_trainer_along(rig: Rig) -> None:
     """The next attempt goes on from what lies on the host, whether it was uploaded or not."""
     job_id = rig.submit(training={"max_steps": 60})
     rig.reach(job_id, 10)
@@ -201,13 +201,15 @@ def test_a_killed_supervisor_takes_its_trainer_along(rig: Rig) -> None:
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: not is_alive(trainer), timeout=5)
     written = sorted((get_settings().home / "attempts" / first / "checkpoints").glob("step-*"))
-    run_sql("UPDATE checkpoints SET deleted_at = now()")  # as if none had been uploaded
+    run_sql("DELETE FROM checkpoints")  # as if none had been uploaded
     rig.expire(first)
     rig.until(job_id, "succeeded")
     found = rows("SELECT outcome, reason FROM attempts ORDER BY number")
     assert found == [("lost", "machine_lost"), ("succeeded", None)]
     step = int(written[-1].name.removeprefix("step-"))
     assert one("SELECT resumed_step FROM attempts ORDER BY number DESC LIMIT 1") == step
+    # The second one stored what the first had no time for, before anything of its own.
+    assert one("SELECT min(step) FROM checkpoints") == step
 
 
 def test_b16_a_holder_that_was_taken_over_stops_at_once(rig: Rig) -> None:
