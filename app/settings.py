@@ -56,20 +56,33 @@ class Settings(BaseSettings):
     model_folders: list[Path] = Field(
         default_factory=list, description="Folders that `folder` models may be read from."
     )
+    outbound_allow: list[str] = Field(
+        default_factory=list,
+        description="Hosts and networks that trainers may reach although they are not public.",
+    )
+    prepare_memory_gb: float = Field(
+        0.0, ge=0, description="Memory of a preparation; 0: half of the host's, at least 4 GiB."
+    )
     upload_max_bytes: int = 20 * 2**30
     fake_target: bool = Field(
         default=False, description="Admit jobs for target `fake` (drills and tests)."
     )
 
     threads: int = Field(32, description="Request threads of the API and its database pool.")
+    download_stall: float = Field(60.0, description="A client that takes nothing is let go.")
     heartbeat: float = Field(15.0, description="Silence on a stream before a heartbeat.")
     idempotency_hours: int = 24
+    archive_days: float | None = Field(
+        30.0,
+        description="Events of jobs that ended so long ago move to the object store; none: never.",
+    )
+    log_lines: int = Field(1_000_000, ge=1, description="Log lines that are stored of a job.")
+    log_megabytes: int = Field(256, ge=1, description="Log text that is stored of a job, in MiB.")
 
     worker_id: str | None = None
     warm_socket: Path | None = None
     cpu_slots: int = Field(1, description="Jobs at once on a host without a GPU.")
     lease: float = 60.0
-    download_stall: float = Field(60.0, description="A client that takes nothing is let go.")
     lease_renew: float = 15.0
     grace: float = Field(30.0, description="From SIGTERM to SIGKILL of a trainer.")
     poll: float = Field(1.0, description="Longest time between two looks at Postgres.")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from trainer_core import confine, outbound
 from trainer_core.console import Console
 from trainer_core.endings import as_trainer_error, ending_of, write_exit
 from trainer_core.errors import InvalidSpec, TrainerError
@@ -27,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the process's exit code (see docs/architecture.md)."""
     options = _parser().parse_args(arguments)
     quiet_libraries()
+    outbound.guard()
+    if options.file is not None:
+        confine.confine(options.file)
     try:
         return int(options.command(options))
     except ValidationError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.errors import InvalidSpec, ModelUnavailable
+from trainer_core.hub_client import be_patient
 from trainer_core.launch import secret
 from trainer_core.spec import Launch, ModelRef, Paths
 
@@ -117,6 +118,7 @@ def _depth(model: ModelRef) -> int:
 
 
 def _hub(model: ModelRef, secrets: Mapping[str, str]) -> ModelSource:
+    be_patient()
     options: dict[str, Any] = {}
     if model.revision:
         options["revision"] = model.revision

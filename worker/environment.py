@@ -1,7 +1,15 @@
 """What a trainer may know of our environment: what it needs to run, and none of our secrets."""
 
 import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from app.settings import Settings
+from trainer_core.confine import KEEP_OUT, MEMORY
+from trainer_core.outbound import REACHABLE
 
 ATTEMPT_MARK = "POLAR_ATTEMPT_ID"
 STACK_MARK = "POLAR_STACK_PID"
@@ -31,6 +39,29 @@ def _may_see(name: str) -> bool:
     if any(word in name for word in _SECRET_WORDS):
         return False
     return name in _NAMES or name.startswith(_FAMILIES)
+
+
+def bounds(settings: Settings, work: Path) -> dict[str, str]:
+    """Return the variables that say what a trainer in this work folder keeps and may reach.
+
+    What libraries compile goes below the data folder, for of its user's own folders a trainer can
+    only reach what was there before it.
+    """
+    compiled = settings.home / "cache" / "compiled"
+    return {
+        KEEP_OUT: str(settings.home),
+        REACHABLE: ",".join(settings.outbound_allow),
+        "XDG_CACHE_HOME": str(compiled),
+        "TRITON_CACHE_DIR": str(compiled / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+        "CUDA_CACHE_PATH": str(compiled / "cuda"),
+    } | ({"TMPDIR": str(work)} if settings.home.is_relative_to(tempfile.gettempdir()) else {})
+
+
+def memory_bound(settings: Settings) -> dict[str, str]:
+    """Return the variable that bounds the memory of a preparation: half of the host's, or 4 GiB."""
+    half = max(psutil.virtual_memory().total // 2, 4 << 30)
+    return {MEMORY: str(int(settings.prepare_memory_gb * 2**30) or half)}
 
 
 def import_time(environment: Mapping[str, str]) -> dict[str, str]:

@@ -32,10 +32,12 @@ class Order:
     log: Path
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     threads: int = 1
+    bounds: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
         """Return the trainer's variables; none of them is secret."""
         return clean_environment() | {
+            **self.bounds,
             ATTEMPT_MARK: self.mark,
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": str(self.threads),

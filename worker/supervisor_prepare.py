@@ -19,6 +19,7 @@ from trainer_core.spec import Launch
 from worker import forks
 from worker.durably import DatabaseAway, durably
 from worker.endings import ending_of, ending_of_error, last_words
+from worker.environment import bounds, memory_bound
 from worker.fetch import prepared_prefix
 from worker.inputs import JobFacts, preparation_launch, read_job
 from worker.lease import LeaseKeeper
@@ -114,6 +115,7 @@ class PreparationSupervisor:
             cwd=self._work,
             log=self._work / "output.log",
             secrets=job.secrets,
+            bounds=bounds(self._settings, self._work) | memory_bound(self._settings),
         )
         process = start(order, forks.socket_path(self._settings))
         try:

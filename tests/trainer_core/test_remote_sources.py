@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -244,6 +245,45 @@ def test_hub_that_is_not_there(tmp_path: Path) -> None:
     kind, field, message = ending(given, tmp_path, hub="")
     assert (kind, field) == ("DataUnavailable", "data.train[0].path")
     assert "the hub cannot be reached for data set 'owner/data'" in message
+
+
+@pytest.fixture
+def rude() -> Iterator[tuple[str, list[int]]]:
+    """A hub that hangs up on everybody, and how many came."""
+    visits: list[int] = []
+
+    class Rude(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            visits.append(1)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Rude) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", visits
+        server.shutdown()
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_a_hub_that_does_not_answer_is_asked_a_few_times_and_named(
+    tmp_path: Path, rude: tuple[str, list[int]], *, hangs_up: bool
+) -> None:
+    """The library would ask six times for each file of a model, and wait in between."""
+    (tmp_path / "a.jsonl").write_bytes(LINE)
+    given = launch({"source": "folder", "path": str(tmp_path / "a.jsonl")})
+    hub = rude[0] if hangs_up else f"http://127.0.0.1:{closed_port()}"
+    kind, field, message = ending(given, tmp_path, hub)
+    assert (kind, field) == ("ModelUnavailable", "model.name_or_path")
+    assert "if the hub cannot be reached from here" in message
+    assert len(rude[1]) == (3 if hangs_up else 0)
+
+
+@pytest.mark.train
+def test_a_data_set_of_a_hub_that_hangs_up(tmp_path: Path, rude: tuple[str, list[int]]) -> None:
+    given = with_tokenizer(tmp_path, {"source": "hub", "path": "owner/data"})
+    kind, field, message = ending(given, tmp_path, rude[0])
+    assert (kind, field) == ("DataUnavailable", "data.train[0].path")
+    assert "the hub cannot be reached for data set 'owner/data'" in message
+    assert len(rude[1]) == 3
 
 
 @pytest.mark.train

@@ -7,10 +7,13 @@ from typing import Any
 
 from trainer_core.data.rows import Place, Row
 from trainer_core.errors import DataUnavailable, InvalidData, InvalidSpec, ModelUnavailable
+from trainer_core.hub_client import be_patient
 from trainer_core.launch import secret
 from trainer_core.spec import DataSource, ModelRef, SecretRef
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# Readers of rows; others unpack archives, run decoders of files within files, or follow links.
+_READERS = ("arrow", "csv", "json", "parquet", "text")
 
 
 def read_dataset(source: DataSource, field: str, secrets: Mapping[str, str]) -> Iterator[Row]:
@@ -65,11 +68,21 @@ def model_commit(model: ModelRef, secrets: Mapping[str, str]) -> str:
 
 
 def _commit(kind: str, repository: str, revision: str | None, token: str | None) -> str:
-    from huggingface_hub import HfApi
+    """The commit of a revision. A commit is asked for, too: whoever may not read gets none.
 
-    if revision is not None and _COMMIT.fullmatch(revision):
+    Only a hub that is not there is not needed for a commit that is named.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    be_patient()
+    api = HfApi(token=token)
+    try:
+        info = api.repo_info(repository, repo_type=kind, revision=revision, timeout=30)
+    except OfflineModeIsEnabled:
+        if revision is None or not _COMMIT.fullmatch(revision):
+            raise
         return revision
-    info = HfApi(token=token).repo_info(repository, repo_type=kind, revision=revision, timeout=30)
     return str(info.sha)
 
 
@@ -79,24 +92,68 @@ def _load(source: DataSource, split: str, field: str, token: str | None) -> Any:
     from datasets.data_files import EmptyDatasetError
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    if Path(source.path).exists():
-        # `datasets` would read the local folder, which nobody has allowed.
-        raise InvalidSpec(
-            f"{field}.path is '{source.path}', which is also a local path: use source 'folder' "
-            "for local files, or the full repository id of the hub",
-            f"{field}.path",
-        )
+    be_patient()
+    _check_name(source.path, field)
     datasets.disable_progress_bars()
     try:
-        return datasets.load_dataset(
-            source.path, source.subset, split=split, revision=source.revision, token=token
+        builder = datasets.load_dataset_builder(
+            source.path, source.subset, revision=source.revision, token=token
         )
+        _check_files(builder, source.path, field)
+        builder.download_and_prepare()
+        return builder.as_dataset(split=split)
     except datasets.exceptions.DatasetNotFoundError as error:
         raise _not_there(source, field) from error
     except (ValueError, datasets.exceptions.DatasetsError, EmptyDatasetError) as error:
         raise InvalidData(f"{field}: '{source.path}': {_first_line(error)}", field) from error
     except (OSError, HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError) as error:
         raise _not_reached(source, field, error) from error
+
+
+def _check_name(name: str, field: str) -> None:
+    """Refuse what `datasets` would take for something of this machine, or for another service."""
+    from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    if Path(name).exists():
+        # `datasets` would read the local folder, which nobody has allowed.
+        raise InvalidSpec(
+            f"{field}.path is '{name}', which is also a local path: use source 'folder' "
+            "for local files, or the full repository id of the hub",
+            f"{field}.path",
+        )
+    try:
+        validate_repo_id(name)
+        named = name not in _PACKAGED_DATASETS_MODULES and not name.startswith("buckets/")
+    except HFValidationError:
+        named = False
+    if not named:
+        raise InvalidSpec(
+            f"{field}.path is '{name}', which is no repository id of the hub: give one such as "
+            "'org/name'",
+            f"{field}.path",
+        )
+
+
+def _check_files(builder: Any, name: str, field: str) -> None:
+    """Refuse files outside of the hub, which a data set may list, and readers that do more."""
+    modules = {f"datasets.packaged_modules.{reader}.{reader}" for reader in _READERS}
+    if modules.isdisjoint(cls.__module__ for cls in type(builder).__mro__):
+        kind = type(builder).__name__
+        raise InvalidData(
+            f"{field}: '{name}' holds no text in a format that is read here ({kind}): it needs "
+            "JSONL, JSON, CSV, Parquet, Arrow or text files",
+            field,
+        )
+    files = [str(file) for split in (builder.config.data_files or {}).values() for file in split]
+    outside = next((f for f in files if "::" in f or not f.startswith("hf://datasets/")), None)
+    if outside is not None:
+        raise InvalidData(
+            f"{field}: '{name}' lists the file '{outside[:200]}', which is not on the hub: such a "
+            "data set is not read; upload the file instead",
+            field,
+        )
 
 
 def _not_there(source: DataSource, field: str) -> InvalidData:
@@ -116,5 +173,7 @@ def _not_reached(source: DataSource, field: str, error: Exception) -> DataUnavai
     )
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
+    if str(error).startswith("An error occurred while generating") and error.__cause__:
+        error = error.__cause__
     return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -11,6 +11,7 @@ from app.settings import Settings
 from trainer_core.publish.manifest import write_durably
 from trainer_core.spec import Launch
 from worker import forks
+from worker.environment import bounds
 from worker.process import Order, TrainerProcess, start
 from worker.proctree import Identity, is_alive, kill_tree, send, tree
 from worker.target import Handle, Observation, Observations, ProvisioningFailed
@@ -30,6 +31,7 @@ class LocalTarget:
     def __init__(
         self, settings: Settings, secrets: Mapping[str, str] | None = None, *, warm: bool = True
     ) -> None:
+        self._settings = settings
         self._attempts = settings.home / "attempts"
         self._grace = settings.grace
         self._socket = forks.socket_path(settings) if warm else None
@@ -51,6 +53,7 @@ class LocalTarget:
             log=work / "output.log",
             secrets=self._secrets,
             threads=launch.threads or 1,
+            bounds=bounds(self._settings, work),
         )
         process = start(order, self._socket)
         self._running[launch.attempt_id] = process
