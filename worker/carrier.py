@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from app.attempts import service
+from app.attempts.quota import LAST_LINES
 from trainer_core.events import RunEvent, read_events
 from worker.redact import Redactor
 
@@ -18,7 +19,6 @@ BATCH = 500
 LONGEST_TEXT = 8_192
 LINES_PER_SECOND = 100
 LINE_BURST = 1_000
-LAST_LINES = 200
 LONGEST_LINE = 4_096
 _LOG_EVERY = 0.5
 
@@ -66,11 +66,15 @@ def _shorten(data: dict[str, Any]) -> dict[str, Any]:
 class LogTail:
     """Reads whole lines as they are written, at most so many a second.
 
-    What is too much is counted and left out, but never the last lines; the file keeps it.
+    What is too much is counted and left out, but never the last lines; the file keeps it. Once the
+    job's quota is `full`, only the last lines are read, when no more will come.
     """
 
     def __init__(self, path: Path, redactor: Redactor) -> None:
         self.offset = 0
+        self.ended = False
+        self.full = False
+        self.stored = 0  # lines behind the offset that were still stored when it became full
         self._path = path
         self._redactor = redactor
         self._allowance = float(LINE_BURST)
@@ -80,22 +84,35 @@ class LogTail:
     def read(self, *, final: bool = False) -> tuple[list[str], int]:
         """Return new lines and the offset behind them; with `final` an unfinished one too."""
         now = time.monotonic()
-        if not final and now - self._looked < _LOG_EVERY:
+        if not final and (self.full or now - self._looked < _LOG_EVERY):
             return [], self.offset
         self._looked = now
-        data = self._bytes()
+        if self.full:
+            return self._ending()
+        data = self._bytes(self.offset)
         end = len(data) if final else data.rfind(b"\n") + 1
         if end == 0 and len(data) == LONGEST_TEXT * 32:
             end = len(data)  # one endless line
         lines = [line for raw in data[:end].split(b"\n") if (line := self._line(raw))]
-        last = final and len(data) < LONGEST_TEXT * 32
-        return self._limited(lines, last=last), self.offset + end
+        self.ended = final and len(data) < LONGEST_TEXT * 32
+        return self._limited(lines, last=self.ended), self.offset + end
 
-    def _bytes(self) -> bytes:
+    def _ending(self) -> tuple[list[str], int]:
+        self.ended = True
+        size = self._path.stat().st_size
+        start = max(self.offset, size - LONGEST_TEXT * 32)
+        raws = self._bytes(start).split(b"\n")
+        if start > self.offset:
+            del raws[0]  # begins in the middle, maybe of a secret
+        lines = [line for raw in raws if (line := self._line(raw))]
+        unstored = lines if start > self.offset else lines[self.stored :]
+        return unstored[-LAST_LINES:], size
+
+    def _bytes(self, offset: int) -> bytes:
         if not self._path.exists():
             return b""
         with self._path.open("rb") as file:
-            file.seek(self.offset)
+            file.seek(offset)
             return file.read(LONGEST_TEXT * 32)
 
     def _line(self, raw: bytes) -> str:
@@ -144,15 +161,21 @@ class Carrier:
         events = [event for event, _ in batch]
         if batch:
             service.ingest(session, self._attempt_id, self._token, events, batch[-1][1])
-        if lines:
-            service.append_log(session, self._attempt_id, self._token, lines, log_offset)
         offset = batch[-1][1] if batch else self._events.offset
-        return Load(events, offset, len(lines), log_offset)
+        load = Load(events, offset, len(lines), log_offset)
+        if lines:
+            held = (session, self._attempt_id, self._token)
+            logged = service.append_log(*held, lines, log_offset, last=self._log.ended)
+            load = replace(load, log=logged)
+        return load
 
     def done(self, load: "Load") -> Iterator[RunEvent]:
         """Move on behind a committed batch, and yield its events."""
         self._events.offset = load.event_offset
-        self._log.offset = load.log_offset
+        if load.log is not None and load.log.full and not self._log.ended:
+            self._log.full, self._log.stored = True, load.log.stored
+        else:
+            self._log.offset = load.log_offset
         for event in load.events:
             self._remember(event)
             yield event
@@ -177,6 +200,7 @@ class Load:
     event_offset: int
     lines: int
     log_offset: int
+    log: service.Logged | None = None
 
     @property
     def empty(self) -> bool:

@@ -2,16 +2,21 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import to_json
 from sqlalchemy import bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
+from app.attempts.coalesce import coalesce
+from app.attempts.quota import admit
 from app.attempts.store import Held, LeaseLost, hold
 from app.db import touch
 from app.events.store import append_events
 from app.jobs.lifecycle import Change, Status, transition
+from app.settings import get_settings
 from trainer_core.events import RunEvent
 
 Facts = list[dict[str, Any]]
@@ -22,23 +27,32 @@ class EventGap(Exception):
     """Events arrived that do not follow the last accepted one: the carrier lost some."""
 
 
-_ADVANCE = text(
+# One statement for a batch. The job's row is locked, and duplicates were left out under that lock,
+# so numbers have no gaps; a rolled back transaction gives its numbers back.
+_WRITE = text(
     """
-    UPDATE attempts SET last_n = :last_n, carried_offset = :offset, event_at = now(),
-        started_at = coalesce(started_at, now()),
-        last_step = greatest(last_step, CAST(:last_step AS int)),
-        resumed_step = coalesce(CAST(:resumed_step AS int), resumed_step)
-    WHERE id = :attempt_id
-    """
-)
-_NEWEST = text(
-    """
-    UPDATE jobs SET phase = :phase, updated_at = now(),
-        progress = CASE WHEN CAST(:progress AS jsonb) IS NULL THEN progress
-            ELSE coalesce(progress, '{}') || CAST(:progress AS jsonb) END,
-        latest_metrics = CASE WHEN CAST(:metrics AS jsonb) IS NULL THEN latest_metrics
-            ELSE coalesce(latest_metrics, '{}') || CAST(:metrics AS jsonb) END
-    WHERE id = :job_id
+    WITH job AS (
+        UPDATE jobs SET last_seq = last_seq + :count, phase = :phase, updated_at = now(),
+            log_lines = :log_lines, log_bytes = :log_bytes,
+            progress = CASE WHEN CAST(:progress AS jsonb) IS NULL THEN progress
+                ELSE coalesce(progress, '{}') || CAST(:progress AS jsonb) END,
+            latest_metrics = CASE WHEN CAST(:metrics AS jsonb) IS NULL THEN latest_metrics
+                ELSE coalesce(latest_metrics, '{}') || CAST(:metrics AS jsonb) END
+        WHERE id = :job_id RETURNING project_id, last_seq - :count AS base
+    ), attempt AS (
+        UPDATE attempts SET last_n = :last_n, carried_offset = :offset, event_at = now(),
+            started_at = coalesce(started_at, now()),
+            last_step = greatest(last_step, CAST(:last_step AS int)),
+            resumed_step = coalesce(CAST(:resumed_step AS int), resumed_step)
+        WHERE id = :attempt_id
+    )
+    INSERT INTO job_events (job_id, seq, project_id, time, attempt_id, n, type, data)
+    SELECT :job_id, job.base + e.ordinality, job.project_id, coalesce(e.time, now()), :attempt_id,
+        e.n, e.type, e.data
+    FROM job, ROWS FROM (
+        json_to_recordset(CAST(:facts AS json))
+            AS (n bigint, time timestamptz, type text, data jsonb)
+    ) WITH ORDINALITY AS e
     """
 )
 
@@ -63,17 +77,24 @@ def ingest(
         if event.n != number:
             raise EventGap(f"{attempt_id}: event {number} is missing, {event.n} came")
     facts, phase = _derive(session, held, new)
-    append_events(session, held.job_id, facts, attempt_id)
-    _keep_newest(session, held, new, phase)
+    admitted = admit(get_settings(), held, coalesce(facts))
     steps = [e.data["step"] for e in new if e.type == "metrics" and "step" in e.data]
     values = {
+        "job_id": held.job_id,
         "attempt_id": attempt_id,
+        "count": len(admitted.facts),
+        "facts": to_json(admitted.facts).decode(),
+        "phase": phase,
+        "log_lines": admitted.lines,
+        "log_bytes": admitted.size,
+        **_newest(new),
         "last_n": new[-1].n,
         "offset": carried_offset,
         "last_step": max(steps, default=None),
         "resumed_step": next((e.data["step"] for e in new if e.type == "resumed"), None),
     }
-    session.execute(_ADVANCE, values)
+    session.execute(_WRITE, values)
+    touch(session, held.job_id)
     return len(new)
 
 
@@ -98,7 +119,7 @@ def _derive(session: Session, held: Held, events: Sequence[RunEvent]) -> tuple[F
 
 
 def _fact(event: RunEvent, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-    return {"type": kind, "data": data, "n": event.n, "time": event.time.isoformat()}
+    return {"type": kind, "data": data, "n": event.n, "time": event.time}
 
 
 _REACHED = text("SELECT max(last_step) FROM attempts WHERE job_id = :job_id AND number < :number")
@@ -111,44 +132,60 @@ def _recovered(session: Session, held: Held, step: int) -> dict[str, Any]:
     return {"event": "recovered", "number": held.number, "step": step, "steps_lost": lost}
 
 
-def _keep_newest(
-    session: Session, held: Held, events: Sequence[RunEvent], phase: str | None
-) -> None:
+def _newest(events: Sequence[RunEvent]) -> dict[str, str | None]:
+    """Return the newest progress and metrics as JSON."""
     progress = [e.data for e in events if e.type == "progress"]
     metrics: dict[str, Any] = {}
     for event in events:
         if event.type == "metrics":
             metrics |= event.data
-    values = {
-        "job_id": held.job_id,
-        "phase": phase,
+    return {
         "progress": json.dumps(progress[-1]) if progress else None,
         "metrics": json.dumps(metrics) if metrics else None,
     }
-    session.execute(_NEWEST, values)
-    touch(session, held.job_id)
+
+
+@dataclass(frozen=True)
+class Logged:
+    """How many lines were stored, and whether the job's quota takes no more."""
+
+    stored: int
+    full: bool
 
 
 _LOGGED = text("UPDATE attempts SET log_offset = :offset WHERE id = :attempt_id")
+_COUNTED = text("UPDATE jobs SET log_lines = :lines, log_bytes = :size WHERE id = :job_id")
 
 
 def append_log(
-    session: Session, attempt_id: str, token: str, lines: Sequence[str], log_offset: int
-) -> int:
-    """Keep lines of the trainer's output up to byte `log_offset`; returns how many were new.
+    session: Session,
+    attempt_id: str,
+    token: str,
+    lines: Sequence[str],
+    log_offset: int,
+    *,
+    last: bool = False,
+) -> Logged:
+    """Keep lines of the trainer's output up to byte `log_offset`; `last`: no more will come.
 
-    A batch that ends at or before the offset already kept is a replay. Raises LeaseLost.
+    A batch that ends at or before the offset already kept is a replay. What is beyond the job's
+    quota is left out. Raises LeaseLost.
     """
     held = hold(session, attempt_id, token)
     if log_offset <= held.log_offset:
-        return 0
+        return Logged(0, full=False)
     facts = [
         {"type": "log", "data": {"level": "info", "source": "output", "message": line}}
         for line in lines
     ]
-    append_events(session, held.job_id, facts, attempt_id)
-    session.execute(_LOGGED, {"attempt_id": attempt_id, "offset": log_offset})
-    return len(facts)
+    admitted = admit(get_settings(), held, facts, last=last)
+    append_events(session, held.job_id, admitted.facts, attempt_id)
+    counted = {"job_id": held.job_id, "lines": admitted.lines, "size": admitted.size}
+    session.execute(_COUNTED, counted)
+    # What was left out may come again, as the last lines.
+    offset = log_offset - (1 if admitted.left_out and not last else 0)
+    session.execute(_LOGGED, {"attempt_id": attempt_id, "offset": offset})
+    return Logged(len(facts) - admitted.left_out, admitted.full)
 
 
 _TELEMETRY = text(

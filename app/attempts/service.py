@@ -28,6 +28,7 @@ from app.attempts.endings import (
 )
 from app.attempts.facts import (
     EventGap,
+    Logged,
     append_log,
     ingest,
     record_handle,
@@ -215,6 +216,7 @@ __all__ = [
     "EventGap",
     "Intent",
     "LeaseLost",
+    "Logged",
     "Publication",
     "StoredCheckpoint",
     "StoredFile",

@@ -44,12 +44,15 @@ class Held:
     last_n: int
     log_offset: int
     nonce: str
+    log_lines: int = 0
+    log_bytes: int = 0
 
 
 _LOCK_JOB = text(
     """
     SELECT id, project_id, status, phase, cancel_requested_at IS NOT NULL AS cancel,
-        pause_requested_at IS NOT NULL AS pause, max_attempts, spec
+        pause_requested_at IS NOT NULL AS pause, max_attempts, spec,
+        log_lines, log_bytes
     FROM jobs WHERE id = (SELECT job_id FROM attempts WHERE id = :attempt_id)
     FOR NO KEY UPDATE
     """
@@ -84,6 +87,8 @@ def lock(session: Session, attempt_id: str) -> tuple[Held, str | None] | None:
         last_n=row["last_n"],
         log_offset=row["log_offset"],
         nonce=row["nonce"],
+        log_lines=job["log_lines"],
+        log_bytes=job["log_bytes"],
     )
     return held, row["lease_token"]
 

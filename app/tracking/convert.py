@@ -1,7 +1,7 @@
 """Our specs and events as MLflow's parameters, metrics and statuses, within its limits."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -58,7 +58,7 @@ def milliseconds(time: datetime) -> int:
 def metric_points(events: Iterable[tuple[datetime, Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Return every number of `metrics` events as a point with its step and time."""
     points = []
-    for time, data in events:
+    for time, data in _one_by_one(events):
         step = data.get("step")
         for key, value in data.items():
             if key == "step" or isinstance(value, bool) or not isinstance(value, int | float):
@@ -72,3 +72,12 @@ def metric_points(events: Iterable[tuple[datetime, Mapping[str, Any]]]) -> list[
                 }
             )
     return points
+
+
+def _one_by_one(
+    events: Iterable[tuple[datetime, Mapping[str, Any]]],
+) -> Iterator[tuple[datetime, Mapping[str, Any]]]:
+    """Take apart the events that stand for a flood of points."""
+    for time, data in events:
+        for point in data.get("points", (data,)):
+            yield datetime.fromisoformat(point["time"]) if "time" in point else time, point

@@ -304,9 +304,9 @@ def test_b27_a_resumed_run_says_how_many_steps_were_lost() -> None:
 def test_log_lines_are_kept_once() -> None:
     job_id, claim = claimed()
     write = (service.append_log, claim.attempt_id, claim.token)
-    assert do(*write, ["one", "two"], 8) == 2
-    assert do(*write, ["one", "two"], 8) == 0
-    assert do(*write, ["three"], 14) == 1
+    assert do(*write, ["one", "two"], 8).stored == 2
+    assert do(*write, ["one", "two"], 8).stored == 0
+    assert do(*write, ["three"], 14).stored == 1
     lines = [data["message"] for kind, data in stream(job_id) if kind == "log"]
     assert lines == ["one", "two", "three"]
 
