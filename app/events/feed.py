@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from app.db import LoopStatements
+from app.events import reader
 from app.events.archive import get_archive
 from app.events.cursor import Position
 from app.events.frames import End, Form, Frame, progress_frame
@@ -30,8 +31,7 @@ PAGE = 500
 THREADS = 4
 CONNECTIONS = 4
 GATHER = 0.05  # seconds; events of all jobs are gathered so long before they are read once
-READ_TIMEOUT = 30.0
-AWAY: tuple[type[Exception], ...] = (*OUTAGES, TimeoutError)
+AWAY = (*OUTAGES, *reader.AWAY)
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -86,6 +86,7 @@ class Feed:
         self._dirty: dict[str, None] = {}
         self._marked = asyncio.Event()
         self._nudged = asyncio.Event()
+        self._reader = reader.Reader(settings)
         self._statements = LoopStatements(settings, CONNECTIONS)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="events")
 
@@ -104,6 +105,7 @@ class Feed:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._threads.shutdown(wait=False, cancel_futures=True)
             await self._statements.close()
+            await self._reader.close()
 
     def close(self) -> None:
         """End all streams now, without an `end` frame: their clients resume by id elsewhere."""
@@ -125,7 +127,7 @@ class Feed:
         return page
 
     async def _query(self, work: Callable[..., T], *arguments: object) -> T:
-        async with asyncio.timeout(READ_TIMEOUT):
+        async with asyncio.timeout(reader.TIMEOUT):
             return await self._statements.run(work, *arguments)
 
     @contextlib.contextmanager
@@ -180,7 +182,7 @@ class Feed:
                 continue
             after = {key: topic.position[0] for key, topic in topics.items()}
             try:
-                found = await self._query(read_new, after, PAGE)
+                found = await read_new(self._reader, after, PAGE)
             except AWAY as error:
                 _log.warning("events cannot be read now: %s", error)
                 continue  # the poll tries again
@@ -228,7 +230,7 @@ class Feed:
     async def _poll_jobs(self, topics: list[_Topic]) -> None:
         if not topics:
             return
-        newest = await self._query(newest_of, [topic.source.key for topic in topics])
+        newest = await newest_of(self._reader, [topic.source.key for topic in topics])
         for topic in topics:
             if topic.has_moved(newest.get(topic.source.key)):
                 self._mark(topic.source.key)
@@ -243,11 +245,14 @@ class Feed:
                 subscription.leave()
 
     async def _beat(self) -> None:
-        """Have each stream look at the clock often enough for its heartbeat."""
+        """Wake each stream in time for its heartbeat: one timer instead of one per frame."""
+        clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(beat_of(self._settings.heartbeat))
+            now = clock()
             for subscription in self._subscriptions():
-                subscription.wake()
+                if subscription.due <= now:
+                    subscription.wake()
 
 
 def beat_of(heartbeat: float) -> float:

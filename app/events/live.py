@@ -3,28 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import BigInteger, bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY, TEXT
-from sqlalchemy.orm import Session
-
 from app.events.cursor import Position
 from app.events.frames import End, Frame, event_frame
+from app.events.reader import Reader
 from app.events.source import EVENT_JSON, JobState
 
-_NEW = text(
-    f"""
+_NEW = f"""
     SELECT j.id, j.status, j.last_seq, j.archived_seq, j.progress::text, n.seq, n.type, n.json
-    FROM unnest(:ids, :afters) AS w(id, after) JOIN jobs j ON j.id = w.id
+    FROM unnest(%(ids)s::text[], %(afters)s::bigint[]) AS w(id, after) JOIN jobs j ON j.id = w.id
     LEFT JOIN LATERAL (
         SELECT e.seq, e.type, {EVENT_JSON} AS json FROM job_events e
-        WHERE e.job_id = j.id AND e.seq > w.after ORDER BY e.seq LIMIT :limit
+        WHERE e.job_id = j.id AND e.seq > w.after ORDER BY e.seq LIMIT %(limit)s
     ) AS n ON true
     ORDER BY j.id, n.seq
-    """  # noqa: S608 - constants only
-).bindparams(bindparam("ids", type_=ARRAY(TEXT)), bindparam("afters", type_=ARRAY(BigInteger)))
-_MOVED = text("SELECT id, last_seq, progress::text FROM jobs WHERE id = ANY(:ids)").bindparams(
-    bindparam("ids", type_=ARRAY(TEXT))
-)
+"""  # noqa: S608 - constants only
+_MOVED = "SELECT id, last_seq, progress::text FROM jobs WHERE id = ANY(%(ids)s)"
 
 
 @dataclass(slots=True)
@@ -40,13 +33,12 @@ class News:
     """Events after the position asked for have left for the archive."""
 
 
-def read_new(session: Session, after: Mapping[str, int], limit: int) -> dict[str, News]:
+async def read_new(reader: Reader, after: Mapping[str, int], limit: int) -> dict[str, News]:
     """Read up to `limit` events of each job after its seq; a job that is gone has ended."""
     values = {"ids": list(after), "afters": list(after.values()), "limit": limit}
     found: dict[str, News] = {}
-    for job_id, status, last_seq, archived_seq, progress, seq, kind, event in session.execute(
-        _NEW, values
-    ):
+    rows = await reader.fetch(_NEW, values)
+    for job_id, status, last_seq, archived_seq, progress, seq, kind, event in rows:
         news = found.get(job_id)
         if news is None:
             job = JobState(status, last_seq, archived_seq, progress)
@@ -72,7 +64,9 @@ def _opened(job: JobState, job_id: str, after: int) -> News:
     )
 
 
-def newest_of(session: Session, job_ids: Sequence[str]) -> dict[str, tuple[Position, str | None]]:
+async def newest_of(
+    reader: Reader, job_ids: Sequence[str]
+) -> dict[str, tuple[Position, str | None]]:
     """Return (newest position, progress) of each of these jobs that still exists."""
-    rows = session.execute(_MOVED, {"ids": list(job_ids)})
+    rows = await reader.fetch(_MOVED, {"ids": list(job_ids)})
     return {job_id: ((seq, "", 0), progress) for job_id, seq, progress in rows}

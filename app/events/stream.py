@@ -19,6 +19,7 @@ from app.telemetry import STREAM_RESYNCS
 # `no-transform` keeps proxies from compressing, X-Accel-Buffering nginx from holding frames back.
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 _RETRY_READ = 1.0
+_LATER: tuple[type[Exception], ...] = (*AWAY, Unavailable)
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -101,7 +102,7 @@ class Stream:
                 while not (await asyncio.wait({task}, timeout=self._silence))[0]:
                     await write(self.heartbeat_frame)
                 return task.result()
-            except (*AWAY, Unavailable):
+            except _LATER:
                 # Database or store are away: the stream stays, and says that it lives.
                 await write(self.heartbeat_frame)
                 await asyncio.sleep(_RETRY_READ)
@@ -112,19 +113,19 @@ class Stream:
     async def _live(self, queue: Subscription, write: Write) -> None:
         """Write what the feed pushes; all that gathered behind a pending write goes in one."""
         clock = asyncio.get_running_loop().time
-        due = clock() + self._silence
+        queue.due = clock() + self._silence
         while not (queue.lost or self._is_over(queue)):
             end = queue.end  # before the frames: they may come while it is written
             chunk = b"".join([frame.data for frame in queue.take() if self._is_due(frame)])
             if not chunk:
                 if end:
                     return
-                if clock() < due:
+                if clock() < queue.due:
                     await queue.wait()
                     continue
                 chunk = self.heartbeat_frame
             await write(chunk)
-            due = clock() + self._silence
+            queue.due = clock() + self._silence
 
     def _is_due(self, frame: frames.Frame) -> bool:
         if frame.position is not None:

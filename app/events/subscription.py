@@ -14,7 +14,7 @@ class Subscription:
     """Frames for one client. `lost` says that it overflowed: read from Postgres again.
 
     Belongs to the event loop. `over` ends the stream without an `end` frame: its client has gone,
-    or its key was revoked.
+    or its key was revoked. `due` is when the stream wants to be woken at the latest (loop time).
     """
 
     def __init__(self, key_id: str | None = None) -> None:
@@ -22,6 +22,7 @@ class Subscription:
         self.lost = False
         self.over = False
         self.end: End | None = None
+        self.due = 0.0
         self._queue: deque[Frame] = deque()
         self._changed = False
         self._waiter: asyncio.Future[None] | None = None
@@ -59,7 +60,7 @@ class Subscription:
         return frames
 
     async def wait(self) -> None:
-        """Wait until something was pushed, or somebody woke us: the feed does at least each beat.
+        """Wait until something was pushed, or somebody woke us: the feed does when it is due.
 
         No timer of its own: at thousands of frames a second timers are what costs.
         """
