@@ -2,7 +2,7 @@
 
 import typer
 
-from polar.commands import backup, jobs, sample, stack
+from polar.commands import backup, jobs, sample, stack, worker
 from polar.commands.env import env
 from polar.doctor import doctor
 
@@ -27,6 +27,9 @@ app.command()(jobs.submit)
 app.command(name="jobs")(jobs.list_jobs)
 app.command()(jobs.watch)
 app.command()(jobs.cancel)
+app.command()(jobs.pause)
+app.command()(jobs.resume)
+app.add_typer(worker.app, name="worker")
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -104,6 +105,32 @@ class Client:
         """Ask for a job's cancellation; it is answered at once."""
         job: Json = self.request("POST", f"/jobs/{job_id}/cancel")
         return job
+
+    def pause(self, job_id: str) -> Json:
+        """Ask for a pause: a checkpoint, and the machine given back."""
+        job: Json = self.request("POST", f"/jobs/{job_id}/pause")
+        return job
+
+    def resume(self, job_id: str) -> Json:
+        """Queue a paused job again, or take a pause back."""
+        job: Json = self.request("POST", f"/jobs/{job_id}/resume")
+        return job
+
+    def targets(self) -> list[Json]:
+        """Return the places where jobs can run, with their hosts and devices."""
+        page: Json = self.request("GET", "/targets")
+        items: list[Json] = page["items"]
+        return items
+
+    def drain(self, host: str, *, now: bool = False) -> Json:
+        """Give a host no more attempts; with `now` have its attempts go on elsewhere."""
+        told: Json = self.request("POST", _drain(host), json={"now": now})
+        return told
+
+    def undrain(self, host: str) -> Json:
+        """Let a host get attempts again."""
+        told: Json = self.request("DELETE", _drain(host))
+        return told
 
     def artifacts(self, job_id: str) -> list[Json]:
         """Return the files that the job published, with size and sha256."""
@@ -198,6 +225,10 @@ class _Place:
         """Return the seconds to wait before the next connection; they grow."""
         pause, self.pause = self.pause, min(self.pause * 2, LONGEST_PAUSE)
         return pause
+
+
+def _drain(host: str) -> str:
+    return f"/targets/local/workers/{quote(host, safe='')}/drain"
 
 
 def _check(answer: httpx.Response) -> None:

@@ -69,6 +69,8 @@ class Seen:
         self.status = str(data.get("status") or self.status)
         self.phase = str(data.get("phase") or "")
         self.note = str(data.get("message") or data.get("waiting_for") or "")
+        if wish := _wish(data):
+            return wish
         if (self.status, self.phase) == earlier:
             return None
         return " · ".join(part for part in (self.status, self.phase, self.note) if part)
@@ -117,6 +119,14 @@ class Seen:
         if (left := self.progress.get("eta_seconds")) is not None:
             parts.append(f"{clock(float(left))} left")
         return " · ".join(parts)
+
+
+def _wish(data: dict[str, Any]) -> str | None:
+    """Return what somebody asked for, which does not change the status yet."""
+    if data.get("cancel_requested"):
+        return "a cancel is asked for"
+    wanted = data.get("pause_requested")
+    return None if wanted is None else f"a pause is {'asked for' if wanted else 'taken back'}"
 
 
 def drawn(seen: Seen) -> Group:

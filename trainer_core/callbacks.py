@@ -123,6 +123,13 @@ class Flow:
         self.evaluation_due = state.evaluation_due
         self.last_metrics = dict(state.metrics)
 
+    def say_it_lives(self, state: Any) -> None:
+        """Report where the run stands, about once a second: an evaluation may take hours."""
+        if self.report.progress_is_due():
+            self.report.emit(
+                "progress", step=self.step, total_steps=state.max_steps, epoch=state.epoch
+            )
+
     # ---- decisions ----
 
     def _evaluation_is_due(self, *, last: bool) -> bool:

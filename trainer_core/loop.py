@@ -67,6 +67,7 @@ class ExactLoop:
             loss, _, _ = trainer.prediction_step(trainer.model, inputs, prediction_loss_only=True)
             total += loss.item() * count
             tokens += count
+            self.flow.say_it_lives(trainer.state)
         return total / max(tokens, 1)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

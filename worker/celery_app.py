@@ -17,6 +17,7 @@ from kombu.exceptions import OperationalError
 
 from app.outbox import CONTROL_QUEUE, PREPARE_QUEUE, host_queue
 from app.settings import Settings, get_settings
+from worker.hand_back import hand_back
 from worker.handlers import HANDLERS
 from worker.registration import Registration
 from worker.relay import BrokerAway, Send
@@ -24,6 +25,7 @@ from worker.tidy import keep_tidy
 
 Role = Literal["host", "control", "prepare"]
 CONCURRENCY = 4
+_HOLDS = {"host": "att_", "prepare": "job_"}  # whose supervisors a role starts
 
 
 def make_app(settings: Settings) -> Celery:
@@ -85,7 +87,7 @@ def with_handlers(app: Celery) -> Celery:
 
 
 def run_worker(role: Role) -> int:
-    """Read this role's queue until SIGTERM; registers the process meanwhile."""
+    """Read this role's queue until SIGTERM, then hand back what runs; registers meanwhile."""
     settings = get_settings()
     setup_logging.connect(keep_our_logging)
     # Its danger is pickled messages, which we refuse; containers and small machines run as root.
@@ -110,7 +112,9 @@ def run_worker(role: Role) -> int:
     try:
         worker.start()
     finally:
-        registration.stop()
+        registration.stop()  # first: nothing new comes to a host that is not seen
+    if prefix := _HOLDS.get(role):
+        hand_back(settings, prefix)
     return int(worker.exitcode or 0)
 
 

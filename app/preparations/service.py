@@ -62,7 +62,7 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
     """Take the preparation's lease and return its token; None when there is nothing to do.
 
     A lease that ran out is taken over, at most up to `MAX_TRIES` tries: then the job fails. A host
-    that is being drained gets none.
+    that is being drained gets none, and passes the hint on where there is another.
     """
     job = session.execute(_LOCK_JOB, {"job_id": job_id}).first()
     if job is None or not job.wanted or not job.due:
@@ -71,6 +71,7 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
     values = {"job_id": job_id, "worker_id": worker_id, "token": token, "lease": lease_seconds()}
     row = session.execute(_CLAIM, values).first()
     if row is None:
+        _pass_on(session, job_id, worker_id, job.project_id)
         return None
     if row.tries > MAX_TRIES:
         message = f"preparing the data was lost {MAX_TRIES} times with its worker"
@@ -79,6 +80,39 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
     if job.phase != "preparing":  # it was submitted so
         _set_phase(session, job_id, "preparing")
     return token
+
+
+_OTHERS = text(
+    """
+    SELECT 1 FROM workers me WHERE me.id = :worker_id AND me.draining AND EXISTS (
+        SELECT FROM workers p WHERE p.kind = 'prepare'
+            AND p.seen_at > now() - CAST(:timeout AS float) * interval '1 second'
+            AND NOT EXISTS (SELECT FROM workers h
+                WHERE h.draining AND starts_with(p.id, h.id || '.prepare.')))
+    """
+)
+
+
+def _pass_on(session: Session, job_id: str, worker_id: str, project_id: str) -> None:
+    values = {"worker_id": worker_id, "timeout": get_settings().worker_timeout}
+    if session.execute(_OTHERS, values).first():
+        hint(session, project_id, PREPARE_QUEUE, "prepare", job_id)
+
+
+_WAITING = text(
+    """
+    UPDATE preparations p SET hinted_at = now() FROM jobs j
+    WHERE j.id = p.job_id AND p.status = 'waiting' AND j.status = 'queued'
+        AND (j.not_before IS NULL OR j.not_before <= now())
+    RETURNING p.job_id, p.project_id
+    """
+)
+
+
+def hint_waiting(session: Session) -> None:
+    """Hint every preparation that waits: somebody is there again who takes hints."""
+    for row in session.execute(_WAITING).all():
+        hint(session, row.project_id, PREPARE_QUEUE, "prepare", row.job_id)
 
 
 def _set_phase(session: Session, job_id: str, phase: str | None) -> None:

@@ -7,6 +7,7 @@ from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from app.errors import NotFound
+from app.preparations.service import hint_waiting
 from app.settings import get_settings
 from app.targets.schemas import DeviceOut, TargetList, TargetOut, WorkerOut
 
@@ -70,6 +71,7 @@ def drain(session: Session, project_id: str, worker_id: str, *, now: bool) -> Wo
 def undrain(session: Session, project_id: str, worker_id: str) -> WorkerOut:
     """Let the project's host get attempts again; raises NotFound."""
     session.execute(_UNDRAIN, {"id": worker_id, "project_id": project_id})
+    hint_waiting(session)  # the host's prepare worker has passed over theirs
     return _told(session, project_id, worker_id)
 
 

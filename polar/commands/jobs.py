@@ -1,4 +1,4 @@
-"""`polar submit`, `jobs`, `watch`, `cancel`: jobs of a service, here or elsewhere."""
+"""`polar submit`, `jobs`, `watch`, `cancel`, `pause`, `resume`: jobs of a service anywhere."""
 
 import json
 from collections.abc import Iterator
@@ -86,3 +86,17 @@ def cancel(job_id: JobId) -> None:
     with service() as client:
         job = client.cancel(job_id)
     out.print(f"{job['id']}: {job['status']}, cancellation asked for")
+
+
+def pause(job_id: JobId) -> None:
+    """Pause a job: it writes a checkpoint and frees its machine; asking again is fine."""
+    with service() as client:
+        job = client.pause(job_id)
+    out.print(f"{job['id']}: {job['status']}{'' if job['status'] == 'paused' else ', pausing'}")
+
+
+def resume(job_id: JobId) -> None:
+    """Resume a paused job, or take a pause back; asking again is fine."""
+    with service() as client:
+        job = client.resume(job_id)
+    out.print(f"{job['id']}: {job['status']}")

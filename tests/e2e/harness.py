@@ -1,6 +1,7 @@
 """The whole embedded stack for the tests: every process real, a tiny model, leases of seconds."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -149,13 +150,19 @@ class World:
 
     def freeze_at(self, job_id: str, phase: str) -> psutil.Process:
         """Stop the trainer as soon as it says that it is in `phase`; returns it."""
+        return self._freeze_when(job_id, f'"phase":"{phase}"')
+
+    def freeze_after(self, job_id: str, step: int) -> psutil.Process:
+        """Stop the trainer as soon as it tells of this step's metrics; returns it."""
+        return self._freeze_when(job_id, rf'"type":"metrics".*"step":{step}\b')
+
+    def _freeze_when(self, job_id: str, told: str) -> psutil.Process:
         folder = wait_until(lambda: self.attempt_folder(job_id), timeout=60, every=0.005)
         process = psutil.Process(json.loads((folder / "run.json").read_text())["pid"])
         said = folder / "events.jsonl"
-        word = f'"phase":"{phase}"'
         deadline = time.monotonic() + 60
-        while not (said.exists() and word in said.read_text()):
-            assert time.monotonic() < deadline, f"never {phase}"
+        while not (said.exists() and re.search(told, said.read_text())):
+            assert time.monotonic() < deadline, f"never told {told}"
             time.sleep(0.001)
         process.suspend()
         return process

@@ -22,6 +22,8 @@ STORY = [
     frame("metrics", step=2, loss=2.0),
     frame("metrics", step=2, eval_loss=1.5),
     frame("checkpoint", step=2),
+    frame("status", status="running", phase="training", pause_requested=True),
+    frame("status", status="running", phase="training", pause_requested=False),
     Frame(None, {"type": "end", "status": "succeeded", "last_seq": 8}),
 ]
 
@@ -37,6 +39,8 @@ def test_plain_lines_without_a_terminal() -> None:
         "[half way]",
         "step 2: evaluation loss 1.500",
         "checkpoint at step 2",
+        "a pause is asked for",
+        "a pause is taken back",
     ]
     assert (seen.status, seen.losses) == ("succeeded", [4.0, 2.0])
 
