@@ -39,6 +39,8 @@ _REFERENCES = text(
         FROM jobs j WHERE start_from ->> 'prefix' IS NOT NULL AND {_OPEN}
         GROUP BY start_from ->> 'prefix'
     UNION ALL
+    SELECT 'file', key, size, sha256, true FROM event_ranges
+    UNION ALL
     SELECT 'file', key, size, sha256, false FROM artifacts
     """  # noqa: S608 - constants
 )

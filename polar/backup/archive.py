@@ -28,7 +28,7 @@ class Measured(io.RawIOBase):
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         super().__init__()
-        self._blocks = iter(blocks)
+        self._blocks = filter(None, blocks)
         self._left = b""
         self._digest = hashlib.sha256()
         self.size = 0

@@ -7,6 +7,7 @@ later Postgres on every machine, and shares its snapshot with the question what 
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -80,14 +81,14 @@ class Hold:
 
 
 @contextmanager
-def hold(url: str) -> Iterator[Hold]:
+def hold(url: str, patience: str = "10s") -> Iterator[Hold]:
     """Keep everything in the store until the block ends.
 
-    Raises BackupFailed while another back-up is being taken.
+    Raises BackupFailed when another back-up is still being taken after `patience`.
     """
     with connect(url) as connection:
         try:
-            connection.execute("SET lock_timeout = '10s'")
+            connection.execute("SELECT set_config('lock_timeout', %s, false)", [patience])
             connection.execute("SELECT pg_advisory_lock(hashtext('polar.backup'))")
         except psycopg.errors.LockNotAvailable:
             raise BackupFailed("another back-up is being taken; wait for its end") from None
@@ -163,21 +164,23 @@ def _run(name: str, options: list[str], url: str, look: Callable[[], None]) -> N
     settings = {k: str(v) for k, v in conninfo_to_dict(plain(url)).items() if v is not None}
     password = settings.pop("password", None)
     environment: Mapping[str, str] = {"PGPASSWORD": password} if password else {}
-    process = subprocess.Popen(
-        [_tool(name), "--no-password", f"--dbname={make_conninfo(**settings)}", *options],
-        env={**basic_environment(), **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        cwd=os.sep,
-    )
-    try:
-        while process.poll() is None:
-            look()
-            time.sleep(_LOOK)
-        said = process.stderr.read().decode(errors="replace") if process.stderr else ""
-    finally:
-        process.kill()
-        process.wait()
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [_tool(name), "--no-password", f"--dbname={make_conninfo(**settings)}", *options],
+            env={**basic_environment(), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            cwd=os.sep,
+        )
+        try:
+            while process.poll() is None:
+                look()
+                time.sleep(_LOOK)
+        finally:
+            process.kill()
+            process.wait()
+        errors.seek(0)
+        said = errors.read().decode(errors="replace").strip()
     if process.returncode:
-        raise BackupFailed(f"{name} failed: {said.strip() or process.returncode}")
+        raise BackupFailed(f"{name} failed: {said or process.returncode}")

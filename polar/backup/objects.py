@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import boto3
@@ -26,7 +26,7 @@ class StoreAddress:
 
     endpoint: str | None
     access_key: str
-    secret_key: str
+    secret_key: str = field(repr=False)
     bucket: str
     region: str
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -33,12 +33,12 @@ class Place:
     where the services are not ours.
     """
 
-    database_url: str
-    tracking_url: str | None
+    database_url: str = field(repr=False)
+    tracking_url: str | None = field(repr=False)
     store: StoreAddress
     home: Home | None
     key_file: Path | None
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def of_stack(cls, stack: Stack) -> Self:
@@ -130,6 +130,7 @@ def installation(home: Home) -> Iterator[Place]:
             )
         yield Place.of_stack(Stack(home, ports, running.identity))
     elif (home.path / "postgres" / "PG_VERSION").exists():
+        home.lay()
         with home.claimed(), services(home) as stack:
             yield Place.of_stack(stack)
     else:

@@ -33,7 +33,6 @@ from polar.stack.home import Home
 from polar.stack.processes import Stack
 from polar.stack.services import Postgres, postgres_binaries
 
-_FIRST_FREE = 2**20  # a fresh cluster has used fewer transaction ids
 _PAGE = 2**20  # transactions whose states lie in one file: a new one begins where the next does
 _HALF, _EPOCH = 2**31, 2**32
 _NAMED = 10  # damaged files that are listed by name
@@ -171,8 +170,6 @@ def _go_on_counting(server: Postgres, manifest: Manifest) -> None:
 
     Positions in the stream of all events are transaction ids: they must not begin again.
     """
-    if manifest.next_transaction < _FIRST_FREE:
-        return
     epoch, low = divmod(manifest.next_transaction, _EPOCH)
     low = (low // _PAGE + 1) * _PAGE
     if low >= _HALF - _PAGE:  # farther from the cluster's oldest than ids may be: the next round

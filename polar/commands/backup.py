@@ -24,7 +24,10 @@ _FAILURES = (BackupFailed, ServiceFailed, AlreadyRunning, OSError, psycopg.Error
 _SHOWN = 10
 PassphraseFile = Annotated[
     Path | None,
-    typer.Option(help="A file with the passphrase that the secrets are sealed with."),
+    typer.Option(
+        readable=False,  # our own words say why it cannot be read
+        help="A file with the passphrase that the secrets are sealed with.",
+    ),
 ]
 
 
@@ -106,7 +109,9 @@ def _contents(manifest: Manifest) -> list[str]:
 
 
 def restore(
-    source: Annotated[Path, typer.Argument(help="A back-up: the folder or the file.")],
+    source: Annotated[
+        Path, typer.Argument(readable=False, help="A back-up: the folder or the file.")
+    ],
     home: Annotated[
         Path | None, typer.Option(help="An empty or new folder: the data folder to be.")
     ] = None,
