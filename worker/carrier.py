@@ -63,6 +63,11 @@ def _shorten(data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _shown(raw: bytes) -> str:
+    """Return what is seen of a line: a progress bar rewrites it, only its last state counts."""
+    return raw.decode(errors="replace").rstrip("\r").rpartition("\r")[2].rstrip()
+
+
 class LogTail:
     """Reads whole lines as they are written, at most so many a second.
 
@@ -80,6 +85,7 @@ class LogTail:
         self._allowance = float(LINE_BURST)
         self._counted = time.monotonic()
         self._looked = 0.0
+        self._before = ""  # the last line, which the next one may go on
 
     def read(self, *, final: bool = False) -> tuple[list[str], int]:
         """Return new lines and the offset behind them; with `final` an unfinished one too."""
@@ -90,10 +96,8 @@ class LogTail:
         if self.full:
             return self._ending()
         data = self._bytes(self.offset)
-        end = len(data) if final else data.rfind(b"\n") + 1
-        if end == 0 and len(data) == LONGEST_TEXT * 32:
-            end = len(data)  # one endless line
-        lines = [line for raw in data[:end].split(b"\n") if (line := self._line(raw))]
+        end = len(data) if final else self._whole(data)
+        lines = self._masked(data[:end].split(b"\n"))
         self.ended = final and len(data) < LONGEST_TEXT * 32
         return self._limited(lines, last=self.ended), self.offset + end
 
@@ -104,7 +108,7 @@ class LogTail:
         raws = self._bytes(start).split(b"\n")
         if start > self.offset:
             del raws[0]  # begins in the middle, maybe of a secret
-        lines = [line for raw in raws if (line := self._line(raw))]
+        lines = self._masked(raws)
         unstored = lines if start > self.offset else lines[self.stored :]
         return unstored[-LAST_LINES:], size
 
@@ -115,11 +119,27 @@ class LogTail:
             file.seek(offset)
             return file.read(LONGEST_TEXT * 32)
 
-    def _line(self, raw: bytes) -> str:
-        # A progress bar rewrites its line: only its last state is worth a row.
-        text = raw.decode(errors="replace").rstrip("\r").rpartition("\r")[2].rstrip()
-        text = self._redactor.text(text)
-        return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} …"
+    def _whole(self, data: bytes) -> int:
+        """Return where the whole lines end, before one that may hold half of a secret."""
+        end, full = data.rfind(b"\n") + 1, len(data) == LONGEST_TEXT * 32
+        if end == 0:  # nothing yet, or one endless line
+            return len(data) - self._begun(data[-LONGEST_LINE:]) if full else 0
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        held = self._begun(data[start:end]) and not (full and start == 0)
+        return start if held else end
+
+    def _begun(self, raw: bytes) -> int:
+        """Return how many bytes at the end may be the beginning of a secret."""
+        text = raw.decode(errors="replace").rstrip()
+        count = self._redactor.begins(text)
+        return len(text[len(text) - count :].encode())
+
+    def _masked(self, raws: list[bytes]) -> list[str]:
+        """Return the lines that say something, without secrets, also over the ends of lines."""
+        found = [text for raw in raws if (text := _shown(raw))]
+        before, self._before = self._before, found[-1] if found else self._before
+        masked = self._redactor.lines([before, *found])[1:]
+        return [t if len(t) <= LONGEST_LINE else f"{t[:LONGEST_LINE]} …" for t in masked]
 
     def _limited(self, lines: list[str], *, last: bool) -> list[str]:
         now = time.monotonic()

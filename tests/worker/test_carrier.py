@@ -1,5 +1,7 @@
 """Tails and redaction: what is read, in which portions, and what never leaves."""
 
+import base64
+import json
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,88 @@ def test_nvidia_smi_fields_that_it_cannot_tell_are_left_out() -> None:
         "memory_total_mb": 81920,
     }
     assert parse_line("1, [N/A], 5, 6") == {"index": 1, "memory_used_mb": 5, "memory_total_mb": 6}
+
+
+AWKWARD = "a/b+c= 한0123"
+FORMS = {
+    "percent": ("https://me:a%2Fb%2Bc%3D%20%ED%95%9C0123@host", f"https://me:{MASK}@host"),
+    "percent, lower case": ("?token=a%2fb%2bc%3d%20%ed%95%9c0123", f"?token={MASK}"),
+    "path": ("/a/b%2Bc%3D%20%ED%95%9C0123", f"/{MASK}"),
+    "form": ("token=a%2Fb%2Bc%3D+%ED%95%9C0123&x=1", f"token={MASK}&x=1"),
+    "json": (json.dumps({"token": AWKWARD}), f'{{"token": "{MASK}"}}'),
+    "hexadecimal": (AWKWARD.encode().hex(), MASK),
+    "hexadecimal, upper case": (AWKWARD.encode().hex().upper(), MASK),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_b31_secrets_are_found_in_the_forms_that_programs_give_them(form: str) -> None:
+    given, expected = FORMS[form]
+    assert Redactor([AWKWARD]).text(f"before {given} after") == f"before {expected} after"
+
+
+@pytest.mark.parametrize("alphabet", [b"+/", b"-_"])
+@pytest.mark.parametrize("before", ["", "u:", "me:", "user:"])
+@pytest.mark.parametrize("after", ["", "\n", "!!", "???"])
+def test_b31_secrets_are_found_within_base64(alphabet: bytes, before: str, after: str) -> None:
+    """What is left are the neighbours, and at most a character of base64 with bits of it."""
+    coded = base64.b64encode(f"{before}{AWKWARD}{after}".encode(), altchars=alphabet).decode()
+    text = Redactor([AWKWARD]).text(coded)
+    left, mask, right = text.partition(MASK)
+    assert mask
+    assert len(left) <= -(-len(before) * 8 // 6)
+    assert len(right.rstrip("=")) <= -(-len(after) * 8 // 6) + 1
+
+
+def test_b31_both_halves_of_a_pair_are_secret() -> None:
+    redactor = Redactor(["AKIA01234567:wJalrXUtnFEMI"])
+    assert redactor.text("key AKIA01234567 refused, wJalrXUtnFEMI") == f"key {MASK} refused, {MASK}"
+
+
+def test_b31_a_secret_that_is_broken_over_lines_is_masked_in_each() -> None:
+    redactor = Redactor([SECRET])
+    assert redactor.lines(["the token hf_01", "    234", "56789 is wrong"]) == [
+        f"the token {MASK}",
+        f"    {MASK}",
+        f"{MASK} is wrong",
+    ]
+    assert redactor.text("token hf_0123\n456789!") == f"token {MASK}\n{MASK}!"
+    assert redactor.lines(["hf_01", "and no more", SECRET]) == ["hf_01", "and no more", MASK]
+
+
+def test_b31_a_secret_that_comes_in_two_writes_is_never_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "_LOG_EVERY", 0.0)
+    path = tmp_path / "output.log"
+    tail = LogTail(path, Redactor([SECRET]))
+
+    def write(text: str) -> list[str]:
+        with path.open("a") as file:
+            file.write(text)
+        lines, tail.offset = tail.read()
+        return lines
+
+    assert write("one\ntoken hf_0123") == ["one"]  # its line has no end yet
+    assert write("45") == []
+    assert write("6789\nhf_0123\n") == [f"token {MASK}"]  # the second may go on in the next line
+    assert write("456789 there\n") == [MASK, f"{MASK} there"]
+    assert write("token hf_0123\n") == []
+    assert write("nothing of it\n") == ["token hf_0123", "nothing of it"]
+    # Too little to be held back: the rest is masked, and three letters say nothing.
+    assert write("hf_\n") == ["hf_"]
+    assert write("0123456789\n") == [MASK]
+
+
+def test_b31_an_endless_line_is_not_cut_within_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "_LOG_EVERY", 0.0)
+    size = carrier.LONGEST_TEXT * 32
+    path = tmp_path / "output.log"
+    path.write_text("x" * (size - 6) + SECRET + "y" * 20)
+    tail = LogTail(path, Redactor([SECRET]))
+    _, tail.offset = tail.read()
+    assert tail.offset == size - 6
+    [line], _ = tail.read(final=True)
+    assert line == MASK + "y" * 20
