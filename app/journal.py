@@ -2,10 +2,16 @@
 
 import json
 import logging
+import re
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
+# What JSON leaves as it is and a terminal obeys: the upper control characters, marks that turn
+# the direction of writing, separators of lines, halves of characters.
+_UNSAFE = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
@@ -25,7 +31,12 @@ class JsonLines(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        return text if text.isascii() else _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def write_json_lines(level: int = logging.INFO) -> None:

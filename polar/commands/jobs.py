@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from polar.client import Client, ClientError
@@ -43,7 +44,7 @@ def submit(
         job = client.submit(body)
         out.print(job["id"])
         for warning in job.get("warnings", []):
-            out.print(f"[yellow]warning:[/] {warning['message']}")
+            out.print(f"[yellow]warning:[/] {escape(warning['message'])}")
     if follow_it:
         watch(job["id"])
 
@@ -65,7 +66,7 @@ def list_jobs(
         progress, metrics = job.get("progress") or {}, job.get("latest_metrics") or {}
         step = f"{progress['step']}/{progress.get('total_steps', '?')}" if progress else ""
         loss = f"{metrics['loss']:.3f}" if "loss" in metrics else ""
-        words = (job["id"], job["name"], job["status"], job.get("phase") or "", step, loss)
+        words = (job["id"], escape(job["name"]), job["status"], job.get("phase") or "", step, loss)
         table.add_row(*words, job["created_at"][:19].replace("T", " "))
     out.print(table)
 
@@ -76,7 +77,7 @@ def watch(job_id: JobId) -> None:
         seen = follow(job_id, client.events(job_id), out)
         job = client.get(job_id)
     message = f": {job['message']}" if job.get("message") else ""
-    out.print(f"[bold]{seen.status}[/]{message}")
+    out.print(f"[bold]{seen.status}[/]{escape(message)}")
     if seen.status != "succeeded":
         raise SystemExit(1)
 

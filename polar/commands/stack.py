@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from polar.commands.screen import fail, out
+from polar.commands.screen import fail, out, visible
 from polar.stack.control import StackFailed, launch, progress
 from polar.stack.control import stop as stop_stack
 from polar.stack.home import API_PORT, Home, default_home
@@ -240,5 +240,5 @@ def _show_new(path: Path, place: int, *, prefix: bool) -> int:
 
 def _show(path: Path, lines: list[bytes], *, prefix: bool) -> None:
     for line in lines:
-        text = line.decode(errors="replace")
+        text = visible(line.decode(errors="replace"))
         print(f"{path.stem:<11}│ {text}" if prefix else text, flush=True)
