@@ -177,6 +177,7 @@ def test_everything_listens_on_loopback_alone(running: Installation) -> None:
     assert set(listening) == {"0100007F"}
 
 
+@pytest.mark.train
 def test_the_warm_server_knows_no_secret(running: Installation) -> None:
     pid = running.state().processes["warm"].pid
     environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
