@@ -19,13 +19,29 @@ from app.settings import Settings, get_settings
 Result = TypeVar("Result")
 _LOOP_CONNECTIONS = 8  # more in flight at once only queue up in front of Postgres
 _TRUSTED = 1.0  # seconds after its last use in which a connection is taken as alive
-
-
-_OPTIONS: dict[str, Any] = {
-    "pool_timeout": 10,
-    "hide_parameters": True,  # errors are logged; specs and hashes are not for logs
-    "connect_args": {"connect_timeout": 10, "application_name": "polar"},
+# A peer that vanished without a word is given up after about these many seconds, whether we wait
+# for its answer (keepalives) or for its acknowledgement.
+_VANISHED = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,  # milliseconds
 }
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    # One that stands still inside a transaction holds its locks against everybody.
+    stuck = int(max(settings.lease / 2, 1.0) * 1000)
+    return {
+        "pool_timeout": 10,
+        "hide_parameters": True,  # errors are logged; specs and hashes are not for logs
+        "connect_args": {
+            "connect_timeout": 10,
+            "application_name": "polar",
+            "options": f"-c idle_in_transaction_session_timeout={stuck}",
+            **_VANISHED,
+        },
+    }
 
 
 @lru_cache
@@ -33,7 +49,7 @@ def get_engine() -> Engine:
     """The process's engine; the pool holds one connection per request thread at most."""
     settings = get_settings()
     url = settings.database_url.get_secret_value()
-    engine = create_engine(url, pool_size=settings.threads, max_overflow=4, **_OPTIONS)
+    engine = create_engine(url, pool_size=settings.threads, max_overflow=4, **_options(settings))
     _check_idle_connections(engine)
     return engine
 
@@ -95,7 +111,7 @@ class LoopStatements:
             pool_size=connections,
             max_overflow=0,
             isolation_level="AUTOCOMMIT",
-            **_OPTIONS,
+            **_options(settings),
         )
         _check_idle_connections(self._engine.sync_engine)
 

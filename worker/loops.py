@@ -17,10 +17,17 @@ _log = logging.getLogger(__name__)
 
 
 class Health:
-    """Since when the database has answered without a break, as this process saw it."""
+    """Since when the database has answered without a break, as this process saw it.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    An answer that took `slow` seconds is a break, too: a database that hangs refuses nobody, and
+    nobody could renew meanwhile.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, slow: float = float("inf")
+    ) -> None:
         self._clock = clock
+        self._slow = slow
         self._broken = False
         self._back_at = float("-inf")
 
@@ -28,9 +35,9 @@ class Health:
         """The database did not answer."""
         self._broken = True
 
-    def answered(self) -> None:
-        """The database answered."""
-        if self._broken:
+    def answered(self, took: float = 0.0) -> None:
+        """The database answered after `took` seconds."""
+        if self._broken or took >= self._slow:
             self._broken, self._back_at = False, self._clock()
 
     def steady_for(self, seconds: float) -> bool:
@@ -75,12 +82,13 @@ class Loop:
     def _once(self, step: Step) -> int:
         if self.bell.stopping.is_set() or time.monotonic() < step.not_before:
             return 0
+        began = time.monotonic()
         try:
             done = step.work()
         except Exception as error:  # noqa: BLE001 - the process's one; no step may stop the others
             self._failed(step, error)
             return 0
-        self.health.answered()
+        self.health.answered(time.monotonic() - began)
         step.failures = 0
         return done
 

@@ -54,7 +54,7 @@ def now_and_then(work: Callable[[], int], every: float = 10.0) -> Callable[[], i
 
 def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[Loop]:
     """Return the reconciler's loops: hints, jobs, and mirrors that talk to slow neighbours."""
-    health = Health()
+    health = Health(slow=settings.lease_renew)
     jobs = [
         Step("place", in_transaction(lambda session: place(session, stepper_id))),
         Step("requests", in_transaction(takeover.meet_requests)),

@@ -1,20 +1,23 @@
 """Finds the newest whole checkpoint of a job: on this host, or committed in the store."""
 
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.attempts.service import StoredCheckpoint, newest_checkpoints
 from app.db import transaction
 from app.storage import ObjectMissing, Store
+from trainer_core.events import RunEvent, read_events
 from trainer_core.publish.manifest import BrokenFolder, read_manifest, verify
 from worker.transfer import download_folder
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, EVENTS = "checkpoints", "events.jsonl"
 _log = logging.getLogger(__name__)
 
 
@@ -49,22 +52,30 @@ class Resumer:
 
     def _candidates(self) -> list[Earlier]:
         with transaction() as session:
-            numbers = _numbers(session, self._job_id)
+            attempts = _attempts(session, self._job_id)
             stored = newest_checkpoints(session, self._job_id)
             start = _start_from(session, self._job_id)
-        found = [Earlier((numbers[c.attempt_id], c.step), None, c) for c in stored]
-        for attempt_id, number in numbers.items():
-            found += self._local(self._attempts / attempt_id, number)
+        found = [Earlier((attempts[c.attempt_id].number, c.step), None, c) for c in stored]
+        for attempt_id, attempt in attempts.items():
+            found += self._local(self._attempts / attempt_id, attempt)
         # The same one may be found twice: what is here already needs no download.
         found.sort(key=lambda e: (e.order, e.folder is not None), reverse=True)
         return [*found, *([Earlier((0, start.step), None, start)] if start else [])]
 
-    def _local(self, folder: Path, number: int) -> Iterator[Earlier]:
+    def _local(self, folder: Path, attempt: "_Attempt") -> Iterator[Earlier]:
+        """Yield checkpoints up to which every event of the attempt was accepted.
+
+        Behind others lie steps that the job would never hear of: their carrier was frozen or cut
+        off, and what it carries now is refused.
+        """
+        known, last = _checkpoint_events(folder / EVENTS)
         for path in (folder / CHECKPOINTS).glob("step-*"):
             try:
-                yield Earlier((number, read_manifest(path).step), path, None)
+                step = read_manifest(path).step
             except BrokenFolder:
                 continue
+            if known.get(step, last) <= attempt.last_n:
+                yield Earlier((attempt.number, step), path, None)
 
     def _open(self, candidate: Earlier) -> Path | None:
         try:
@@ -92,11 +103,40 @@ def unstored_step(session: Session, folder: Path) -> int | None:
     return step if stored.first() is None else None
 
 
-def _numbers(session: Session, job_id: str) -> dict[str, int]:
+@dataclass(frozen=True)
+class _Attempt:
+    """Which one it was, and the number of its last accepted event."""
+
+    number: int
+    last_n: int
+
+
+def _attempts(session: Session, job_id: str) -> dict[str, _Attempt]:
     rows = session.execute(
-        text("SELECT id, number FROM attempts WHERE job_id = :job_id"), {"job_id": job_id}
+        text("SELECT id, number, last_n FROM attempts WHERE job_id = :job_id"), {"job_id": job_id}
     )
-    return {row.id: row.number for row in rows}
+    return {row.id: _Attempt(row.number, row.last_n) for row in rows}
+
+
+def _checkpoint_events(path: Path) -> tuple[dict[int, int], int]:
+    """Return the number of each step's `checkpoint` event, and that of the last event."""
+    known: dict[int, int] = {}
+    last = 0
+    for event in _readable(path):
+        last = event.n
+        if event.type == "checkpoint":
+            known[int(event.data["step"])] = event.n
+    return known, last
+
+
+def _readable(path: Path) -> Iterator[RunEvent]:
+    if not path.exists():
+        return
+    try:
+        for event, _ in read_events(path):
+            yield event
+    except (ValidationError, json.JSONDecodeError) as error:
+        _log.warning("%s: not readable to its end: %s", path, error)
 
 
 def _start_from(session: Session, job_id: str) -> StoredCheckpoint | None:

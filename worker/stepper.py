@@ -92,7 +92,7 @@ class Stepper:
         rows = self._mine()
         moved = 0
         for row in rows:
-            if not row.claimed:
+            if row.handle is None:
                 moved += self._launch(row)
         watched = [row for row in rows if row.claimed and row.handle is not None]
         seen = self._target.observe_many([self._handle(row) for row in watched])
@@ -115,9 +115,9 @@ class Stepper:
         return Handle(self._target.name, row.id, row.handle or {})
 
     def _launch(self, row: _Row) -> int:
-        with transaction() as session:
-            held = attempts.claim(session, row.id, self._worker_id, secrets.token_hex(16))
-        if held is None:
+        """Claim and launch; one that was launched before its handle was kept is found again."""
+        token = row.token if row.claimed else self._claim(row)
+        if token is None:
             return 1
         launch = Launch(
             attempt_id=row.id,
@@ -131,11 +131,16 @@ class Stepper:
         try:
             handle = self._target.launch(launch, Compute.model_validate(row.compute or {}))
         except TargetError as error:
-            self._end(row, held.token, Ending("failed", error.reason, str(error)))
+            self._end(row, token, Ending("failed", error.reason, str(error)))
             return 1
         with transaction() as session:
             session.execute(_HANDLE, {"id": row.id, "handle": json.dumps(handle.data)})
         return 1
+
+    def _claim(self, row: _Row) -> str | None:
+        with transaction() as session:
+            held = attempts.claim(session, row.id, self._worker_id, secrets.token_hex(16))
+        return held.token if held else None
 
     def _watch(self, row: _Row, seen: Observation | None) -> int:
         """Carry what is new, obey a cancel or a pause, and end what has ended."""

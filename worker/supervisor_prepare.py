@@ -51,7 +51,8 @@ class PreparationSupervisor:
         self._store = store
         self._job_id, self._token = lease
         self._keeper = keeper
-        self._work = settings.home / "preparations" / self._job_id
+        # Of this lease alone: one that was lost must not clear up under its successor.
+        self._work = settings.home / "preparations" / f"{self._job_id}.{self._token[:8]}"
         self._redactor = Redactor(())
         self._deadline = time.monotonic() + settings.prepare_timeout
 

@@ -82,7 +82,8 @@ class Target(Protocol):
     def launch(self, launch: Launch, compute: Compute) -> Handle:
         """Start a trainer for the attempt, labelled by the attempt's id.
 
-        The attempt's row exists before anything is created. Raises NoCapacity, QuotaExceeded,
+        The attempt's row exists before anything is created; launching again finds what the first
+        time has started, whose handle was lost with the caller. Raises NoCapacity, QuotaExceeded,
         ProvisioningFailed and TargetMisconfigured.
         """
         ...

@@ -14,11 +14,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, LiteralString
 
+import psycopg
 import pytest
 
 from polar.client import Client
@@ -94,6 +97,17 @@ class DrillWorld(World):
 
     proxies: dict[str, Proxy] = field(default_factory=dict)
     root: Path = Path("/")  # where the stack's own view of the file system begins
+
+    def sql(self, statement: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement, however long the database is away (a minute at most)."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return super().sql(statement, *values)
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
 
     def valkey(self) -> Valkey:
         """The broker, reached without a proxy."""

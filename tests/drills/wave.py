@@ -19,6 +19,7 @@ from tests.services import wait_until
 
 T = TypeVar("T")
 STEPS, SAVE_STEPS = 24, 8
+ENDLESS = 50_000
 IN_SLOTS: tuple[Moment, ...] = ("training", "checkpoint", "publish", "cancel")
 PATIENCE = 120.0
 
@@ -80,13 +81,17 @@ class Wave:
     # -- what is submitted ----------------------------------------------------------------------
 
     def spec(self, moment: Moment) -> dict[str, Any]:
-        """A job of a second; the one that is caught while preparing has data of its own."""
-        own = moment == "prepare"
+        """A job of a second; the one that is caught while preparing has data of its own.
+
+        The one that is to be cancelled would run for ever: a cancel that comes late must count.
+        """
+        own, endless = moment == "prepare", moment == "cancel"
         spec = self.world.spec(
-            steps=STEPS,
+            steps=ENDLESS if endless else STEPS,
             rows="own.jsonl" if own else "rows.jsonl",
             task={"max_length": 100 + self.number if own else 64},
-            checkpoint={"save_steps": SAVE_STEPS},
+            training={"lr_scheduler_type": "constant"},  # the loss is the same for any length
+            checkpoint={"save_steps": 250 if endless else SAVE_STEPS},
             retry={"max_attempts": 6},
         )
         spec["adapter"]["lora_dropout"] = 0.2  # its random numbers must be resumed, too
@@ -204,8 +209,7 @@ class Wave:
         names = self._names(())
         found = []
         for each in psutil.process_iter():
-            folder = Path(_folder_of(each))
-            if folder.name.partition("-")[0] in names or folder.name in names:
+            if Path(_folder_of(each)).name.partition(".")[0] in names:
                 found.append(each)
         return [each for each in found if _name(each) != "polar-lease"]
 

@@ -1,6 +1,7 @@
 """A job on the fake target goes through every state by the reconciler's steps, faults included."""
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from app.db import transaction
 from app.settings import Settings
@@ -71,6 +72,28 @@ def test_a_run_goes_through_its_states_and_publishes(world: World):
     assert rows("SELECT outcome, released_at IS NULL FROM attempts") == [("succeeded", False)]
     prefix = one("SELECT prefix FROM model_versions")
     assert world.stepper._objects.head(f"{prefix}manifest.json")
+    assert world.target.sweep("att_") == []
+
+
+def test_b2_a_run_whose_handle_was_not_kept_is_found_again(world: World):
+    """The reconciler is interrupted between the launch and the note about it."""
+    job = world.job()
+    with transaction() as session:
+        place(session, HERE)
+    run_sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'interrupted'; END $$"
+    )
+    run_sql(
+        "CREATE TRIGGER interrupt BEFORE UPDATE OF handle ON attempts EXECUTE FUNCTION refuse()"
+    )
+    with pytest.raises(DBAPIError, match="interrupted"):
+        world.stepper.step()
+    run_sql("DROP TRIGGER interrupt ON attempts")
+    (launched,) = world.target.sweep("att_")
+    assert rows("SELECT id, handle FROM attempts") == [(launched.label, None)]
+    assert world.until_the_end(job) == ("succeeded", None)
+    assert rows("SELECT id, outcome FROM attempts") == [(launched.label, "succeeded")]
     assert world.target.sweep("att_") == []
 
 

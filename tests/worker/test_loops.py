@@ -73,6 +73,19 @@ def test_health_knows_since_when_the_database_answers(bell: Bell):
     assert health.steady_for(60)
 
 
+def test_a_database_that_hung_was_away_though_it_refused_nobody(bell: Bell):
+    now = [0.0]
+    health = Health(clock=lambda: now[0], slow=0.05)
+    loop = Loop("test", [], bell, poll=1, health=health)
+    assert loop._once(Step("quick", lambda: 1)) == 1
+    assert health.steady_for(60)
+    hung = Step("hung", lambda: [time.sleep(0.06), 1][1])
+    assert loop._once(hung) == 1
+    assert not health.steady_for(1)
+    now[0] = 60
+    assert health.steady_for(60)
+
+
 def test_a_broker_that_is_away_says_nothing_about_the_database(bell: Bell):
     def away() -> int:
         raise BrokerAway("connection refused")

@@ -161,14 +161,14 @@ def test_a_cancel_while_preparing_kills_the_preparation(rig: Rig) -> None:
     line = json.dumps({"prompt": "Where is it? " * 20, "completion": "It is here. " * 20})
     big.write_text(f"{line}\n" * 50_000)
     job_id = rig.submit(data={"train": [{"source": "folder", "path": str(big)}]})
-    output = get_settings().home / "preparations" / job_id / "output.log"
-    rig.when(job_id, output.exists)
+    folders = get_settings().home / "preparations"
+    rig.when(job_id, lambda: any(folders.glob(f"{job_id}.*/output.log")))
     cancel(job_id)
     assert rig.status(job_id) == "cancelled"
     wait_until(lambda: one("SELECT status FROM preparations") == "failed", timeout=10)
     rig.assert_clean(job_id)
     assert rows("SELECT id FROM attempts") == []
-    assert not output.parent.exists()
+    assert not any(folders.iterdir())
     left = [path for path in (get_settings().home / "prepared").iterdir() if path.is_dir()]
     assert left == []
 

@@ -1,9 +1,12 @@
 """Takeovers: lost hints, expired leases, cancels that met nobody, devices left behind."""
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
-from app.attempts.service import Ending, claim, finish
-from app.db import transaction
+from app.attempts.service import Ending, claim, expire, finish
+from app.db import get_engine, transaction
 from app.jobs.lifecycle import FailureReason
 from app.preparations.service import claim_preparation
 from app.settings import Settings
@@ -189,3 +192,16 @@ def test_what_a_holder_left_after_the_end_is_given_back_but_not_what_failed_to_c
     assert takeover.take_over(Health(), 0.0) == 1
     assert one("SELECT attempt_id FROM devices") is None
     assert rows("SELECT outcome, reason FROM attempts") == [("failed", "trainer_error")]
+
+
+def test_a_holder_that_stands_still_in_a_transaction_keeps_nobody_from_its_rows():
+    """A frozen process answers nothing and closes nothing: the database itself ends its wait."""
+    job, attempt, _ = claimed()
+    with Session(get_engine()) as frozen:
+        frozen.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR UPDATE"), {"id": job})
+        with transaction() as session:  # waits for the row, as a takeover would
+            assert expire(session, attempt) is not None
+        with pytest.raises(DBAPIError):
+            frozen.execute(text("SELECT 1"))
+        frozen.invalidate()
+    assert status(job) == "queued"
