@@ -8,6 +8,7 @@ from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
 from app.errors import Conflict, FieldProblem, InvalidPayload, NotFound
+from app.events.archiving import archive_prefix
 from app.events.store import append_events
 from app.jobs import store, view
 from app.jobs.lifecycle import OPEN, TERMINAL, Change, Status, transition
@@ -110,7 +111,8 @@ def prepare_deletion(
     """
     job = check_deletable(session, project_id, job_id)
     if not artifacts:
-        return Leftovers(store.checkpoint_prefixes(session, job.id))
+        events = archive_prefix(project_id, job.id)
+        return Leftovers([*store.checkpoint_prefixes(session, job.id), events])
     version = store.version_of(session, job.id)
     if version is not None:
         mark_deleted(session, project_id, version.name, version.version)

@@ -1,13 +1,17 @@
-"""Reads a job's `log` events as text, page by page, holding no session in between."""
+"""Reads a job's `log` events as text, from the archive and Postgres, holding no session between."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
-from app.db import transaction
+from app.db import statement
 from app.errors import NotFound
+from app.events.archive import ArchivedEvent, get_archive
+from app.events.ranges import Range, ranges_after, ranges_of
 from app.events.service import parse_cursor, require_job
 from app.logs.schemas import LogQuery
 
@@ -18,18 +22,25 @@ _FILTER = """
     AND (CAST(:attempt_id AS text) IS NULL OR attempt_id = :attempt_id)
     AND (CAST(:rank AS int) IS NULL OR coalesce(data ->> 'rank', '0') = CAST(:rank AS text))
 """
+# With the job's row, so that both are seen at one moment: what the archive takes is not missed.
 _LINES = text(
     f"""
-    SELECT seq, to_char(time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') AS time,
-        coalesce(data ->> 'level', 'info') AS level, data ->> 'rank' AS rank,
-        coalesce(data ->> 'message', '') AS message
-    FROM job_events WHERE {_FILTER} ORDER BY seq LIMIT :limit
+    SELECT j.archived_seq, n.* FROM jobs j LEFT JOIN LATERAL (
+        SELECT seq, to_char(time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') AS time,
+            coalesce(data ->> 'level', 'info') AS level, data ->> 'rank' AS rank,
+            coalesce(data ->> 'message', '') AS message
+        FROM job_events WHERE {_FILTER} ORDER BY seq LIMIT :limit
+    ) AS n ON true
+    WHERE j.id = :job_id ORDER BY n.seq
     """  # noqa: S608 - constants only
 )
 _TAIL = text(
     f"""
-    SELECT coalesce(min(seq) - 1, :after) FROM (
-        SELECT seq FROM job_events WHERE {_FILTER} ORDER BY seq DESC LIMIT :tail) AS newest
+    SELECT j.archived_seq, n.count, n.first FROM jobs j CROSS JOIN LATERAL (
+        SELECT count(*) AS count, min(seq) AS first FROM (
+            SELECT seq FROM job_events WHERE {_FILTER} ORDER BY seq DESC LIMIT :tail) AS newest
+    ) AS n
+    WHERE j.id = :job_id
     """  # noqa: S608 - constants only
 )
 _ATTEMPT = text("SELECT id FROM attempts WHERE job_id = :job_id AND number = :number")
@@ -49,18 +60,21 @@ class LogRange:
         """Return the statements' parameters."""
         return vars(self)
 
+    def holds(self, event: ArchivedEvent) -> bool:
+        """Say whether an archived `log` event is one of these."""
+        if event.seq > self.last or self.attempt_id not in (None, event.attempt_id):
+            return False
+        return self.rank is None or str(_data(event).get("rank", 0)) == str(self.rank)
+
 
 def find_range(project_id: str, job_id: str, query: LogQuery) -> LogRange:
     """Return what to read; raises NotFound and BadRequest."""
-    with transaction() as session:
+    with statement() as session:
         job = require_job(session, project_id, job_id)
         attempt_id = query.attempt and _attempt(session, job_id, query.attempt)
         after = parse_cursor(job, query.after)
-        wanted = LogRange(job_id, after, job.last_seq, attempt_id or None, query.rank)
-        if query.tail is None:
-            return wanted
-        after = session.execute(_TAIL, {**wanted.values(), "tail": query.tail}).scalar_one()
-        return LogRange(job_id, after, job.last_seq, wanted.attempt_id, wanted.rank)
+    wanted = LogRange(job_id, after, job.last_seq, attempt_id or None, query.rank)
+    return wanted if query.tail is None else _tail(wanted, query.tail)
 
 
 def _attempt(session: Session, job_id: str, number: int) -> str:
@@ -70,20 +84,72 @@ def _attempt(session: Session, job_id: str, number: int) -> str:
     return str(found)
 
 
+def _tail(wanted: LogRange, count: int) -> LogRange:
+    """Return the range of the newest `count` lines."""
+    with statement() as session:
+        archived, found, first = session.execute(_TAIL, {**wanted.values(), "tail": count}).one()
+        ranges = ranges_of(session, wanted.job_id) if found < count else []
+    if archived > wanted.after and found < count:
+        first = _archived_tail(wanted, ranges, count - found) or first
+    return replace(wanted, after=wanted.after if first is None else first - 1)
+
+
+def _archived_tail(wanted: LogRange, ranges: list[Range], count: int) -> int | None:
+    first = None
+    for each in reversed(ranges):
+        events = list(get_archive().events([each], wanted.after, ("log",)))
+        for event in filter(wanted.holds, reversed(events)):
+            first, count = event.seq, count - 1
+            if count == 0:
+                return first
+    return first
+
+
 def lines(wanted: LogRange) -> Iterator[str]:
     """Yield blocks of text: `<time> <level> [rank n] <message>` a line."""
     after = wanted.after
-    while True:
-        with transaction() as session:
+    while after < wanted.last:
+        with statement() as session:
             values = {**wanted.values(), "after": after, "limit": PAGE}
             rows = session.execute(_LINES, values).all()
-        if rows:
-            yield "".join(_line(row.time, row.level, row.rank, row.message) for row in rows)
-            after = rows[-1].seq
-        if len(rows) < PAGE:
+            archived = rows[0].archived_seq if rows else 0
+            ranges = ranges_after(session, wanted.job_id, after) if after < archived else []
+        if ranges:
+            yield from _archived(wanted, ranges, after)
+            after = ranges[-1].last_seq
+            continue
+        yield (block := _of_rows(rows))
+        if not block or len(rows) < PAGE:
             return
+        after = rows[-1].seq
 
 
-def _line(time: str, level: str, rank: str | None, message: str) -> str:
+def _archived(wanted: LogRange, ranges: list[Range], after: int) -> Iterator[str]:
+    for each in ranges:
+        events = get_archive().events([each], after, ("log",))
+        yield "".join(_of_event(event) for event in events if wanted.holds(event))
+
+
+def _of_event(event: ArchivedEvent) -> str:
+    whole = json.loads(event.json)
+    data, time = whole["data"], f"{whole['time'][:-4]}Z"  # milliseconds
+    rank = data.get("rank")
+    return _line(
+        time, data.get("level", "info"), rank if rank is None else str(rank), data.get("message")
+    )
+
+
+def _data(event: ArchivedEvent) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(event.json)["data"]
+    return found
+
+
+def _of_rows(rows: Iterable[Row[Any]]) -> str:
+    return "".join(
+        _line(row.time, row.level, row.rank, row.message) for row in rows if row.seq is not None
+    )
+
+
+def _line(time: str, level: str, rank: str | None, message: str | None) -> str:
     who = f" [rank {rank}]" if rank is not None else ""
-    return f"{time} {level:<7}{who} {message}\n"
+    return f"{time} {level:<7}{who} {message or ''}\n"

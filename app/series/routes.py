@@ -5,7 +5,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Response
 
 from app.auth import Caller, Role, require
-from app.db import transaction
 from app.http import JobId
 from app.series import service
 from app.series.schemas import Series, SeriesQuery
@@ -33,8 +32,7 @@ def job_metrics(
 ) -> Any:
     """Return series by name, down-sampled to `max_points` each, as JSON or CSV."""
     wants_csv = query.format == "csv" or (query.format is None and "text/csv" in accept.lower())
-    with transaction() as session:
-        points = service.read_points(session, caller.project_id, job_id, query)
+    with service.read_points(caller.project_id, job_id, query) as points:
         if not wants_csv:
             return Series(series=service.by_name(points))
         body = "".join(service.as_csv(points))
