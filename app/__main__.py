@@ -24,6 +24,7 @@ def serve() -> int:
     # What was made so far stays: the garbage collector need not walk it again and again.
     gc.collect()
     gc.freeze()
+    Protocol.patience = settings.slow_client
     server = Server(
         app,
         uvicorn.Config(

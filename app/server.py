@@ -1,5 +1,6 @@
 """The HTTP server: uvicorn with its fast parser, the limits that it lacks, and a quick stop."""
 
+import asyncio
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -11,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app import problem
 
 MAX_HEAD = 64 * 1024  # bytes of request line and headers
+LEAST_RATE = 1024  # bytes a second of a body
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -34,10 +36,31 @@ class Protocol(HttpToolsProtocol):
     """httptools costs half of what h11 does; what h11 does better is added here.
 
     An answer of unknown length to HTTP/1.0 ends with the connection instead of in chunks
-    (RFC 9112, section 6.1), and a head that never ends is refused.
+    (RFC 9112, section 6.1), and a head that never ends is refused. So is a client that holds its
+    connection by sending next to nothing: a head must be whole within `patience` seconds, and a
+    body come with `LEAST_RATE` on average over them. What the server itself does not read counts
+    for nobody's slowness.
     """
 
+    patience = 20.0
     _head: int | None = 0  # bytes of the head that is being read; None: the body is being read
+    _open = False  # a request is being read
+    _number = 0  # of the request that is being read, from 1
+    _watched = 1  # the request whose head the timer is for
+    _received = 0
+    _seen = 0  # bytes received when the timer was set
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request, but not for ever."""
+        super().connection_made(transport)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, as long as the head stays within its limit."""
@@ -46,13 +69,53 @@ class Protocol(HttpToolsProtocol):
                 self.send_400_response(f"the request's head is longer than {MAX_HEAD} bytes")
                 return
             self._head += len(data)
+        self._received += len(data)
         super().data_received(data)
+        if self._open and self._timer is None and self.parser is not None:
+            self._watch()
+
+    def _watch(self) -> None:
+        self._watched, self._seen = max(self._number, 1), self._received
+        self._timer = self.loop.call_later(self.patience, self._look)
+
+    def _look(self) -> None:
+        """Refuse a client that is too slow; look again later at one that is not yet done."""
+        self._timer = None
+        if self.transport.is_closing() or (self._number and not self._open):
+            return
+        if self._is_slow():
+            self._refuse_slow()
+        else:
+            self._watch()
+
+    def _is_slow(self) -> bool:
+        cycle = self.cycle
+        if self._head is not None:  # between requests, or in a head
+            answering = cycle is not None and not cycle.response_complete
+            return not answering and self._number in (0, self._watched)
+        if self.flow.read_paused or cycle.waiting_for_100_continue:
+            return False
+        return self._received - self._seen < LEAST_RATE * self.patience
+
+    def _refuse_slow(self) -> None:
+        message = (
+            f"the request did not come in time: its head must be whole within {self.patience:g} s, "
+            f"and its body come with {LEAST_RATE} bytes a second at least"
+        )
+        answered = self._head is None and self.cycle.response_started
+        if answered or self.pipeline:
+            self.transport.close()
+        else:
+            self._refuse(problem.problem(408, "Request timeout", "too_slow", message))
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP, in the form of every other error, and close the connection."""
-        body = problem.encoded(problem.problem(400, "Bad request", "malformed_http", msg), None)
+        self._refuse(problem.problem(400, "Bad request", "malformed_http", msg))
+
+    def _refuse(self, document: problem.Problem) -> None:
+        body = problem.encoded(document, None)
         head = (
-            "HTTP/1.1 400 Bad Request\r\n"
+            f"HTTP/1.1 {document.status} {document.title}\r\n"
             f"content-type: {problem.MEDIA_TYPE}\r\n"
             f"content-length: {len(body)}\r\n"
             "connection: close\r\n\r\n"
@@ -63,7 +126,13 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Count the head of the next request."""
         super().on_message_begin()
-        self._head = 0
+        self._head, self._open = 0, True
+        self._number += 1
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        super().on_message_complete()
+        self._head, self._open = 0, False
 
     def on_headers_complete(self) -> None:
         """Start the request."""

@@ -70,6 +70,11 @@ class Settings(BaseSettings):
 
     threads: int = Field(32, description="Request threads of the API and its database pool.")
     download_stall: float = Field(60.0, description="A client that takes nothing is let go.")
+    slow_client: float = Field(
+        20.0,
+        gt=0,
+        description="Time for a request's head; over it a body must come with 1 KiB/s.",
+    )
     heartbeat: float = Field(15.0, description="Silence on a stream before a heartbeat.")
     idempotency_hours: int = 24
     archive_days: float | None = Field(
