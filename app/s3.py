@@ -25,6 +25,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from app.errors import BadRequest, NotFound, Unavailable
+from app.s3_clock import follow_the_store
 from app.settings import Settings
 
 T = TypeVar("T")
@@ -108,7 +109,7 @@ def _session() -> boto3.session.Session:
 
 def connect(settings: Settings, endpoint: str | None) -> Any:
     """Return a boto3 client; requests wait 5 s to connect, 60 s for bytes, and are sent 4 times."""
-    return _session().client(
+    client = _session().client(
         "s3",
         endpoint_url=endpoint,
         aws_access_key_id=settings.s3_access_key or None,
@@ -123,6 +124,8 @@ def connect(settings: Settings, endpoint: str | None) -> Any:
             s3={"addressing_style": "path" if endpoint else "auto"},
         ),
     )
+    follow_the_store(client)
+    return client
 
 
 def _code(error: BaseException | None) -> str:

@@ -17,7 +17,16 @@ def shift(seconds: float) -> None:
     real_time, real_ns, real = time.time, time.time_ns, datetime.datetime
     by = datetime.timedelta(seconds=seconds)
 
-    class Shifted(datetime.datetime):
+    class Kind(type):
+        """Datetimes that others made are datetimes, too."""
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, real)
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            return issubclass(kind, real)
+
+    class Shifted(datetime.datetime, metaclass=Kind):
         """A datetime whose `now` is wrong."""
 
         @classmethod
@@ -27,10 +36,6 @@ def shift(seconds: float) -> None:
         @classmethod
         def utcnow(cls) -> "Shifted":
             return cls.now(datetime.UTC).replace(tzinfo=None)
-
-        @classmethod
-        def __subclasshook__(cls, other: type) -> bool:
-            return issubclass(other, real)
 
     time.time = lambda: real_time() + seconds
     time.time_ns = lambda: real_ns() + int(seconds * 1e9)

@@ -212,6 +212,10 @@ def _intercept(
     def begin() -> None:
         for reader in readers:
             reader.suspend()
+        with redis.Redis.from_url(world.valkey().url) as client:
+            for waiting in client.client_list():  # a hint would go to who waits, though it sleeps
+                if waiting["cmd"] == "brpop":
+                    client.client_kill(waiting["addr"])
         wave.let_go()
 
     def collect() -> dict[bytes, list[bytes]]:

@@ -233,9 +233,10 @@ class Wave:
             assert not thread.is_alive(), f"{thread.name} has no answer after {PATIENCE:g} s"
 
     def let_go(self) -> None:
-        """Begin to submit and to cancel, and let all processes run."""
+        """Begin to submit and to cancel, and let all processes run; again is silent."""
         for thread in self._threads:
-            thread.start()
+            if thread.ident is None:
+                thread.start()
         self.held.release()
 
     def _submit_now(self) -> None:
