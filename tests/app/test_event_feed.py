@@ -79,7 +79,7 @@ def _read_until(mortal: Api, job: str, seen: list[int], kill_at: int) -> list[Fr
     return got
 
 
-def test_a_stopping_api_ends_its_streams_at_once_without_end_frame(api: Api) -> None:
+def test_b20_a_stopping_api_ends_its_streams_at_once_without_end_frame(api: Api) -> None:
     job = new_job(api)
     append(api, job, log(1))
     with running(api.environment, api.key) as stopping:

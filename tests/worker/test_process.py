@@ -69,7 +69,7 @@ def test_import_time_variables_of_ours_reach_the_trainer() -> None:
     assert set(clean_environment(source)) == kept
 
 
-def test_a32_the_whole_tree_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a32_b25_the_whole_tree_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM is ignored, a child lives in the session, a grandchild left session and parent."""
     process = start(order(tmp_path, standin.STUBBORN, monkeypatch), None)
     log = tmp_path / "시도 att" / "output.log"
