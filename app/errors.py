@@ -8,6 +8,7 @@ ServiceError
 ├── Conflict              409  impossible in the present state
 ├── TooLarge              413  above a limit
 ├── InvalidPayload        422  fields; `problems` has a JSON pointer for each
+├── TooManyRequests       429  the key's rate is used up for the moment
 └── Unavailable           503  a part of the service does not answer now
 """
 
@@ -90,6 +91,21 @@ class InvalidPayload(ServiceError):
         first = problems[0]
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         super().__init__(f"{first.pointer or '/'}: {first.message}{more}", code, problems)
+
+
+class TooManyRequests(ServiceError):
+    """The key's rate is used up for the moment; `seconds` from now there is a request again."""
+
+    status = 429
+    title = "Too many requests"
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(
+            f"this key sends too many requests; the next one is answered in {seconds} s. To see "
+            "what happens, follow the streams of events instead of asking again and again",
+            "rate_limited",
+        )
+        self.seconds = seconds
 
 
 class Unavailable(ServiceError):

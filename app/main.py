@@ -23,6 +23,7 @@ from app.jobs.routes import router as jobs
 from app.keys.routes import router as keys
 from app.logs.routes import router as logs
 from app.middleware import BodyLimit, KeyCheck, RequestContext
+from app.ratelimit import RateLimit
 from app.registry.routes import router as models
 from app.secrets.routes import router as secrets
 from app.series.routes import router as series
@@ -48,7 +49,9 @@ ROUTERS: tuple[APIRouter, ...] = (
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(
+    settings: Settings, limit: RateLimit | None, app: FastAPI
+) -> AsyncIterator[None]:
     to_thread.current_default_thread_limiter().total_tokens = settings.threads
     clean_uploads(settings.home)
     app.state.statements = LoopStatements(settings)
@@ -57,6 +60,8 @@ async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
             yield
     finally:
         await app.state.statements.close()
+        if limit is not None:
+            await limit.close()
 
 
 class Api(FastAPI):
@@ -72,11 +77,12 @@ class Api(FastAPI):
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Return the API."""
     settings = settings or get_settings()
+    limit = RateLimit(settings) if settings.rate_limit else None
     app = Api(
         title="POLAR Trainer",
         version=importlib.metadata.version("polar-trainer"),
         description="Submit training jobs, watch them, and fetch what they made.",
-        lifespan=partial(_lifespan, settings),
+        lifespan=partial(_lifespan, settings, limit),
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -85,7 +91,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     handle_errors(app, ROUTERS)
-    app.add_middleware(KeyCheck, required=settings.auth == "keys")
+    app.add_middleware(KeyCheck, required=settings.auth == "keys", limit=limit)
     app.add_middleware(BodyLimit)
     app.add_middleware(RequestContext)  # added last: the outermost
     return app

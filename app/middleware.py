@@ -1,20 +1,22 @@
 """What happens around every request: its id, access log, size limit, key check, last catch."""
 
 import logging
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from anyio import to_thread
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from app import problem
 from app.auth import OPEN_PATHS, Caller, cached_caller, find_caller
-from app.errors import ServiceError, TooLarge
+from app.errors import ServiceError, TooLarge, TooManyRequests
 from app.ids import new_id
 from app.journal import request_id as current_request_id
+from app.ratelimit import RateLimit
 from app.telemetry import LATENCY
 
 Scope = MutableMapping[str, Any]
@@ -26,12 +28,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_BODY = 1024 * 1024
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._-]{1,128}$")
 _UPLOAD = re.compile(r"^/datasets(/.*)?$")
-_SECURITY_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+# What a route says itself stays.
+_SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 _access = logging.getLogger("app.access")
 _log = logging.getLogger(__name__)
 
@@ -87,10 +92,10 @@ class _Exchange:
         """Pass a message on; the first one gets the request id and the security headers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers["X-Request-ID"] = self._request_id
-            for name, value in _SECURITY_HEADERS.items():
-                headers.setdefault(name, value)
+            headers = [*message.get("headers", ()), (b"x-request-id", self._request_id.encode())]
+            given = {name for name, _ in headers}
+            headers += [pair for pair in _SECURITY_HEADERS if pair[0] not in given]
+            message["headers"] = headers
         await self._send(message)
 
     async def fail(self) -> None:
@@ -164,9 +169,10 @@ class KeyCheck:
     A key seen a moment ago costs neither a query nor a thread.
     """
 
-    def __init__(self, app: App, *, required: bool) -> None:
+    def __init__(self, app: App, *, required: bool, limit: RateLimit | None = None) -> None:
         self.app = app
         self.required = required
+        self.limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -177,16 +183,30 @@ class KeyCheck:
         if not self.required:
             state["caller"] = Caller.anonymous()
         elif scope["path"] not in OPEN_PATHS:
-            header = Headers(scope=scope).get("authorization")
             try:
-                caller = cached_caller(header)
-                state["caller"] = caller or await to_thread.run_sync(find_caller, header)
+                state["caller"] = await self._admitted(Headers(scope=scope).get("authorization"))
             except ServiceError as error:
-                challenge = {"WWW-Authenticate": 'Bearer realm="polar"'}
-                await _answer(send, problem.of_service_error(error), challenge)
+                await _answer(send, problem.of_service_error(error), _way_out(error))
                 return
             except problem.OUTAGES as error:
                 _log.warning("no key check: %s", error)
                 await _answer(send, problem.of_outage(error), {})
                 return
         await self.app(scope, receive, send)
+
+    async def _admitted(self, header: str | None) -> Caller:
+        """The caller of a key; raises Unauthenticated, TooManyRequests and outages."""
+        caller = cached_caller(header)
+        if caller is None:
+            caller = await to_thread.run_sync(find_caller, header)
+        if self.limit is not None and caller.key_id is not None:
+            wait = await self.limit.wait_of(caller.key_id)
+            if wait:
+                raise TooManyRequests(math.ceil(wait))
+        return caller
+
+
+def _way_out(error: ServiceError) -> dict[str, str]:
+    if isinstance(error, TooManyRequests):
+        return {"Retry-After": str(error.seconds)}
+    return {"WWW-Authenticate": 'Bearer realm="polar"'}

@@ -16,9 +16,11 @@ _COMMON = {
     "404": "No such thing in the caller's project",
     "413": "The body is above its limit",
     "422": "One or more fields are wrong; `errors` points at each",
+    "429": "The key sends too many requests; `Retry-After` says when to go on",
     "503": "Database, broker or store does not answer; `Retry-After` says when to retry",
 }
 _KEY = {"type": "http", "scheme": "bearer", "description": "An API key: `polar_…`."}
+_RETRY_AFTER = {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
 _SCHEMA = {"$ref": "#/components/schemas/Problem"}
 
 
@@ -45,7 +47,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 def _describe_errors(operation: dict[str, Any]) -> None:
     answers = operation["responses"]
     open_to_all = "security" not in operation
-    wanted = {"503"} if open_to_all else {"400", "401", "403", "422", "503"}
+    wanted = {"503"} if open_to_all else {"400", "401", "403", "422", "429", "503"}
     if "requestBody" in operation:
         wanted |= {"413"}
     if any(p["in"] == "path" for p in operation.get("parameters", ())):
@@ -57,6 +59,8 @@ def _describe_errors(operation: dict[str, Any]) -> None:
     for status, answer in answers.items():
         if status >= "400":
             answer["content"] = {MEDIA_TYPE: {"schema": _SCHEMA}}
+        if status in ("429", "503"):
+            answer["headers"] = {"Retry-After": _RETRY_AFTER}
     operation["responses"] = dict(sorted(answers.items()))
 
 

@@ -70,6 +70,10 @@ class Settings(BaseSettings):
 
     threads: int = Field(32, description="Request threads of the API and its database pool.")
     download_stall: float = Field(60.0, description="A client that takes nothing is let go.")
+    rate_limit: float = Field(
+        100.0, ge=0, description="Requests a second of one API key on average; 0: no limit."
+    )
+    rate_burst: float = Field(1000.0, ge=1, description="Requests of a key at once.")
     slow_client: float = Field(
         20.0,
         gt=0,

@@ -224,6 +224,7 @@ def running(folder: Path, *, store: bool = False) -> Iterator[Rig]:
             "POLAR_DATABASE_URL": postgres.url(),
             "POLAR_BROKER_URL": valkey.url,
             "POLAR_PORT": str(ports[2]),
+            "POLAR_RATE_LIMIT": "0",  # one key sends everything
             "POLAR_THREADS": str(POOL),
             "PYTHONPATH": str(ROOT),
             **(_store_variables(seaweed) if store else {}),

@@ -69,6 +69,7 @@ def environment(database_url: str, valkey_url: str, s3: S3 | None, home: Path) -
         "POLAR_HOME": str(home),
         "POLAR_DATABASE_URL": database_url,
         "POLAR_BROKER_URL": valkey_url,
+        "POLAR_RATE_LIMIT": "0",  # the tests of a file share a key
         **(store or {}),
     }
 
