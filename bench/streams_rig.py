@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,11 @@ class Rig:
     bare_port: int
     key: str
     api_pid: int
+    variables: dict[str, str]
+    folder: Path
     engine: Any = field(init=False)
     valkey: redis.Redis = field(init=False)
+    _client: "Client | None" = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.engine = create_engine(self.database)
@@ -72,6 +75,12 @@ class Rig:
             for job in made:
                 connection.execute(JOB, [job])
         return made
+
+    def kept_client(self) -> "Client":
+        """Return the same client each time."""
+        if self._client is None:
+            self._client = self.client()
+        return self._client
 
     def client(self) -> "Client":
         """Return a client of the API on one kept-alive connection."""
@@ -231,15 +240,37 @@ def running(folder: Path, *, store: bool = False) -> Iterator[Rig]:
         }
         _run_app("migrate", variables)
         key = _run_app("first-key", variables)
-        serve = spawn.Command([sys.executable, "-m", "app", "serve"], variables)
-        api = stack.enter_context(_process(serve, folder / "api.log"))
+        pid = stack.enter_context(_serving(variables, folder / "api.log"))
         stack.enter_context(_bare(ports[3], valkey.url))
-        for port in ports[2:4]:
-            wait_ready(partial(_answers, port), f"port {port}", timeout=60)
+        wait_ready(partial(_answers, ports[3]), "the bare program", timeout=60)
         # What writes here nudges through the product's own settings.
         os.environ.update(variables)
         get_settings.cache_clear()
-        yield Rig(postgres.url(), valkey.url, ports[2], ports[3], key, api.pid)
+        yield Rig(postgres.url(), valkey.url, ports[2], ports[3], key, pid, variables, folder)
+
+
+@contextmanager
+def _serving(variables: dict[str, str], log: Path) -> Iterator[int]:
+    serve = spawn.Command([sys.executable, "-m", "app", "serve"], variables)
+    port = int(variables["POLAR_PORT"])
+    with _process(serve, log) as api:
+        wait_ready(partial(_answers, port), "the API", timeout=60)
+        yield api.pid
+
+
+@contextmanager
+def copied(rig: Rig, name: str) -> Iterator[Rig]:
+    """Copy the database as it is, and serve the copy with an API of its own beside."""
+    rig.engine.dispose()
+    with psycopg.connect(rig.dsn.rpartition("/")[0] + "/postgres", autocommit=True) as connection:
+        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'polar'"
+        connection.execute(end)
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE polar")
+    database = rig.database.rpartition("/")[0] + f"/{name}"
+    port = free_ports(1)[0]
+    variables = {**rig.variables, "POLAR_DATABASE_URL": database, "POLAR_PORT": str(port)}
+    with _serving(variables, rig.folder / f"{name}.log") as pid:
+        yield replace(rig, database=database, port=port, api_pid=pid, variables=variables)
 
 
 def _store_variables(seaweed: SeaweedFS) -> dict[str, str]:
