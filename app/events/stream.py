@@ -19,6 +19,8 @@ from app.telemetry import STREAM_RESYNCS
 # `no-transform` keeps proxies from compressing, X-Accel-Buffering nginx from holding frames back.
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 _RETRY_READ = 1.0
+_AT_FULL_SPEED = 20  # pages of a replay
+_LONGEST_PAUSE = 0.1
 _LATER: tuple[type[Exception], ...] = (*AWAY, Unavailable)
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -79,9 +81,13 @@ class Stream:
         return self.types is None or kind in self.types
 
     async def _replay(self, queue: Subscription, write: Write) -> None:
-        """Write what is stored after the position, page by page."""
-        more = True
+        """Write what is stored after the position, page by page.
+
+        A long replay leaves others half of the time.
+        """
+        more, pages, clock = True, 0, asyncio.get_running_loop().time
         while more:
+            began = clock()
             page = await self._read(queue, write)
             if page is None or self._is_over(queue):
                 return
@@ -92,6 +98,9 @@ class Stream:
                     text += frames.progress_frame(job_id, progress).data.decode()
             if text:
                 await write(text.encode())
+            pages += 1
+            if more and pages > _AT_FULL_SPEED:
+                await asyncio.sleep(min(clock() - began, _LONGEST_PAUSE))
 
     async def _read(self, queue: Subscription, write: Write) -> Page | None:
         """Return the next page, None when the stream is over; writes heartbeats meanwhile."""
