@@ -12,6 +12,7 @@ from app.db import transaction
 from app.journal import write_json_lines
 from app.keys.service import first_key
 from app.main import create_app
+from app.schema import refuse_wrong_schema
 from app.server import Protocol, Server
 from app.settings import get_settings
 
@@ -19,6 +20,7 @@ from app.settings import get_settings
 def serve() -> int:
     """Serve the API until SIGTERM or SIGINT; open streams get ten seconds to end."""
     settings = get_settings()
+    refuse_wrong_schema()
     write_json_lines()
     app = create_app(settings)
     # What was made so far stays: the garbage collector need not walk it again and again.

@@ -9,24 +9,57 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, text
 
+from app.db import transaction
+from app.schema import (
+    MIGRATIONS,
+    WrongSchema,
+    check,
+    newest_revision,
+    read_schema,
+    write_oldest_code,
+)
 from app.settings import get_settings
+from migrations import OLDEST_CODE
 
 _DATABASE_TIMEOUT = 60.0
 
 
 def migrate() -> int:
-    """Bring the schema to its newest version; waits up to a minute for the database."""
+    """Bring the schema to its newest version; waits up to a minute for the database.
+
+    A newer one on which this version works is left alone; 1 for one on which it does not.
+    """
     if not _database_answers():
-        print("the database does not answer; check POLAR_DATABASE_URL", file=sys.stderr)  # noqa: T201
+        _say("the database does not answer; check POLAR_DATABASE_URL")
         return 1
+    with transaction() as session:
+        found = read_schema(session)
+    if found.revision is not None and found.revision > newest_revision():
+        return _leave_alone(found.revision)
     command.upgrade(alembic_config(), "head")
+    with transaction() as session:
+        write_oldest_code(session, OLDEST_CODE)
     return 0
 
 
-def alembic_config() -> Config:
+def _leave_alone(revision: str) -> int:
+    try:
+        with transaction() as session:
+            check(read_schema(session))
+    except WrongSchema as wrong:
+        _say(str(wrong))
+        return 1
+    _say(f"the database has the newer schema {revision}, on which this version works")
+    return 0
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)  # noqa: T201
+
+
+def alembic_config(folder: Path = MIGRATIONS) -> Config:
     """Return Alembic's configuration, wherever the process was started."""
     config = Config()
-    folder = Path(__file__).resolve().parent.parent / "migrations"
     config.set_main_option("script_location", str(folder).replace("%", "%%"))
     return config
 

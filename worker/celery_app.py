@@ -16,6 +16,7 @@ from celery.signals import setup_logging, worker_ready
 from kombu.exceptions import OperationalError
 
 from app.outbox import CONTROL_QUEUE, PREPARE_QUEUE, host_queue
+from app.schema import refuse_wrong_schema
 from app.settings import Settings, get_settings
 from worker.hand_back import hand_back
 from worker.handlers import HANDLERS
@@ -89,6 +90,7 @@ def with_handlers(app: Celery) -> Celery:
 def run_worker(role: Role) -> int:
     """Read this role's queue until SIGTERM, then hand back what runs; registers meanwhile."""
     settings = get_settings()
+    refuse_wrong_schema()
     setup_logging.connect(keep_our_logging)
     # Its danger is pickled messages, which we refuse; containers and small machines run as root.
     warnings.simplefilter("ignore", SecurityWarning)

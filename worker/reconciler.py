@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from app.attempts.orphans import adopt_orphans
 from app.db import transaction
 from app.registry.mirror import write_next_pointer
+from app.schema import refuse_wrong_schema
 from app.settings import Settings, get_settings
 from app.storage import get_store
 from app.tracking.client import Mlflow
@@ -88,6 +89,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     """Run until SIGTERM or SIGINT; whatever is being done then is finished first."""
     del arguments
     settings = get_settings()
+    refuse_wrong_schema()
     bell = Bell(settings)
     # Signals are waited for, not handled: a handler could meet its own thread inside a lock.
     signals = {signal.SIGTERM, signal.SIGINT}

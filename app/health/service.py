@@ -12,6 +12,7 @@ from sqlalchemy import text
 from app.db import transaction
 from app.errors import ServiceError
 from app.health.schemas import Readiness
+from app.schema import WrongSchema, check, read_schema
 from app.settings import get_settings
 from app.storage import get_store
 
@@ -31,6 +32,10 @@ _log = logging.getLogger(__name__)
 def _database() -> None:
     with transaction() as session:
         session.execute(text("SELECT 1 FROM projects LIMIT 1"))
+        try:
+            check(read_schema(session))
+        except WrongSchema as wrong:
+            raise OSError(wrong) from wrong
 
 
 def _workers() -> None:
