@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from botocore.auth import (
     AUTH_TYPE_MAPS,
     SIGV4_TIMESTAMP,
-    BaseSigner,
     S3SigV4Auth,
     S3SigV4QueryAuth,
 )
@@ -23,20 +22,20 @@ _log = logging.getLogger(__name__)
 _behind: dict[str, timedelta] = {}  # by the store's host and port: its date minus ours
 
 
-class _ByTheStoresDate(BaseSigner):  # type: ignore[misc]
+class _ByTheStoresDate:
     def _modify_request_before_signing(self, request: Any) -> None:
         behind = _behind.get(urlsplit(request.url).netloc)
         if behind is not None:
             ours = datetime.strptime(request.context["timestamp"], SIGV4_TIMESTAMP)  # noqa: DTZ007
             request.context["timestamp"] = (ours + behind).strftime(SIGV4_TIMESTAMP)
-        super()._modify_request_before_signing(request)
+        super()._modify_request_before_signing(request)  # type: ignore[misc]
 
 
-class _HeaderAuth(_ByTheStoresDate, S3SigV4Auth):  # type: ignore[misc]
+class _HeaderAuth(_ByTheStoresDate, S3SigV4Auth):
     """Signatures in a header."""
 
 
-class _QueryAuth(_ByTheStoresDate, S3SigV4QueryAuth):  # type: ignore[misc]
+class _QueryAuth(_ByTheStoresDate, S3SigV4QueryAuth):
     """Signatures in a URL."""
 
 

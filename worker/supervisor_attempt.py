@@ -24,6 +24,7 @@ from worker.endings import ending_of, ending_of_error, last_words, oom_kills
 from worker.fetch import attempt_prefix
 from worker.inputs import JobFacts, attempt_launch, read_job
 from worker.lease import LeaseKeeper
+from worker.outages import through_outages
 from worker.process import Exit
 from worker.publish import MODEL, numbers, upload_model
 from worker.redact import Redactor
@@ -75,7 +76,7 @@ class AttemptSupervisor:
             job = durably(lambda session: read_job(session, self._claim.job_id))
             launch = unless_stopped(
                 self._keeper,
-                lambda: attempt_launch(self._settings, self._store, self._claim, job, self._work),
+                lambda: through_outages(lambda: self._launch_of(job)),
                 self._settings.fetch_timeout,
             )
             _log.info("inputs are here")
@@ -93,6 +94,9 @@ class AttemptSupervisor:
         except Exception as error:  # noqa: BLE001 - this process's one: every attempt gets an end
             _log.exception("the attempt ends by an error of ours")
             return ending_of_error(error)
+
+    def _launch_of(self, job: JobFacts) -> Launch:
+        return attempt_launch(self._settings, self._store, self._claim, job, self._work)
 
     def _store_what_was_left(self, launch: Launch) -> None:
         """Bring up the checkpoint of an earlier attempt that had no time to store it itself."""

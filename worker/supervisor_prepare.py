@@ -23,10 +23,10 @@ from worker.environment import bounds, memory_bound
 from worker.fetch import prepared_prefix
 from worker.inputs import JobFacts, preparation_launch, read_job
 from worker.lease import LeaseKeeper
+from worker.outages import through_outages
 from worker.process import Exit, Order, TrainerProcess, start
 from worker.redact import Redactor
-from worker.transfer import is_whole
-from worker.upload import patiently_upload
+from worker.transfer import is_whole, upload_folder
 from worker.waiting import Stopped, TookTooLong, unless_stopped
 from worker.watch import TICK
 
@@ -86,14 +86,18 @@ class PreparationSupervisor:
             return PreparationFailure(ending.reason, ending.message)
 
     def _work_on(self, job: JobFacts) -> tuple[str, dict[str, Any]]:
-        launch, key = unless_stopped(self._keeper, lambda: self._inputs(job), self._left())
+        launch, key = unless_stopped(
+            self._keeper, lambda: through_outages(lambda: self._inputs(job)), self._left()
+        )
         _log.info("inputs are here, the key is %s", key)
         folder = self._settings.home / "prepared" / key
         if not is_whole(folder):
             self._tokenise(job, launch, folder)
         _log.info("prepared")
         unless_stopped(
-            self._keeper, lambda: self._store_folder(folder, key, job.project_id), self._left()
+            self._keeper,
+            lambda: through_outages(lambda: self._store_folder(folder, key, job.project_id)),
+            self._left(),
         )
         _log.info("stored")
         report: dict[str, Any] = json.loads((folder / "report.json").read_bytes())
@@ -143,7 +147,7 @@ class PreparationSupervisor:
     def _store_folder(self, folder: Path, key: str, project_id: str) -> None:
         prefix = prepared_prefix(project_id, key)
         if self._store.head(join_key(prefix + MANIFEST)) is None:
-            patiently_upload(self._store, folder, prefix)
+            upload_folder(self._store, folder, prefix)
 
     def _last_output(self) -> str:
         path = self._work / "output.log"

@@ -143,6 +143,10 @@ def _small_file_systems(home: Home, small: Mapping[str, int]) -> list[str]:
     for folder, size in small.items():
         (home.path / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
         mounts.append(f'mount -t tmpfs -o size={size},mode=700 polar "$0/{folder}"')
+    # Postgres lays its folder by renaming one, which a mount would not let it.
+    seed = home.path / "seed"
+    Postgres(seed, home.secrets / "postgres", 0).prepare()
+    mounts.append('cp -a "$0/seed/." "$0/postgres/"')
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     script = " && ".join([*mounts, 'exec "$@"'])
     return ["unshare", *user, "--mount", "sh", "-c", script, str(home.path)]
