@@ -76,6 +76,11 @@ def as_trainer_error(error: BaseException) -> TrainerError | None:
         return DiskFull(f"no space left: {error}")
     if isinstance(error, ValidationError):
         return InvalidSpec(str(error))
+    if type(error).__name__ == "UnpicklingError":  # its module is one that is not imported here
+        return InvalidSpec(
+            "a file of the checkpoint or the model holds pickled objects instead of tensors; it "
+            "was not loaded: start from another one, or from scratch with checkpoint.resume: never"
+        )
     return None
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.context import Loaded
-from trainer_core.errors import InvalidSpec
+from trainer_core.errors import InvalidSpec, ModelUnavailable
 from trainer_core.loading import load_causal_lm, load_tokenizer, model_errors
 from trainer_core.model_source import ModelSource, adapter_base, allowed_folder, locate
 from trainer_core.problems import nearest
@@ -41,7 +41,14 @@ def _load_model(spec: TrainSpec, source: ModelSource, paths: Paths) -> Any:
     if base is None:
         return load_causal_lm(source, dtype, spec.model.attn_implementation)
     from peft import PeftModel
+    from peft.utils import SAFETENSORS_WEIGHTS_NAME
 
+    if not (Path(source.path) / SAFETENSORS_WEIGHTS_NAME).is_file():
+        raise ModelUnavailable(
+            f"the adapter '{source.reference}' has no {SAFETENSORS_WEIGHTS_NAME}: it must hold its"
+            " weights as safetensors",
+            "model.name_or_path",
+        )
     model = load_causal_lm(_base_source(*base, paths), dtype, spec.model.attn_implementation)
     with model_errors(source, "adapter"):
         adapted = PeftModel.from_pretrained(model, source.path)
