@@ -15,6 +15,7 @@ MEASUREMENTS = {
     "stack": "a trainer under the full stack against a bare TRL script",
     "warm": "request → first step: warm stack, cold script, Ray",
     "api": "POST /jobs against bare psycopg and Celery; memory of the API",
+    "streams": "events: fan-out, ingest, other requests meanwhile, a full database",
 }
 
 
