@@ -81,9 +81,8 @@ class Settings(BaseSettings):
     )
     heartbeat: float = Field(15.0, description="Silence on a stream before a heartbeat.")
     idempotency_hours: int = 24
-    archive_days: float | None = Field(
-        30.0,
-        description="Events of jobs that ended so long ago move to the object store; none: never.",
+    archive_days: float = Field(
+        30.0, ge=0, description="Events of jobs that ended so long ago move to the object store."
     )
     log_lines: int = Field(1_000_000, ge=1, description="Log lines that are stored of a job.")
     log_megabytes: int = Field(256, ge=1, description="Log text that is stored of a job, in MiB.")
