@@ -156,6 +156,7 @@ class Preparation(Base):
     lease_token: Mapped[str | None]
     lease_expires_at: Mapped[datetime | None]
     hinted_at: Mapped[datetime | None]
+    key: Mapped[str | None] = mapped_column(comment="prepared data that it is about to use")
     report: Mapped[Json | None]
     created_at: Mapped[datetime] = _now()
     finished_at: Mapped[datetime | None]
@@ -378,6 +379,20 @@ class Device(Base):
     attempt_id: Mapped[str | None] = mapped_column(
         ForeignKey("attempts.id", ondelete="SET NULL"), index=True
     )
+
+
+class HousekeepingRun(Base):
+    """What a round of housekeeping removed, or would have."""
+
+    __tablename__ = "housekeeping_runs"
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    dry_run: Mapped[bool]
+    scanned: Mapped[bool]
+    report: Mapped[Json]
+    error: Mapped[str | None]
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime] = _now()
+    __table_args__ = (Index("ix_housekeeping_runs_finished_at", "finished_at"),)
 
 
 class Outbox(Base):

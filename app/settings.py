@@ -50,6 +50,15 @@ class Settings(BaseSettings):
     )
     mlflow_url: str | None = None
 
+    prepared_days: float = Field(30.0, description="Prepared data that no job has used so long go.")
+    checkpoint_days: float = Field(
+        30.0, description="Checkpoints of succeeded jobs go; those of others are kept for retries."
+    )
+    orphan_days: float = Field(1.0, description="Objects that nothing refers to go after so long.")
+    cache_max_bytes: int = Field(
+        50 * 2**30, description="What a host keeps in `cache/`: what was not used longest goes."
+    )
+
     data_folders: list[Path] = Field(
         default_factory=list, description="Folders that `folder` data sources may read."
     )

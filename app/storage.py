@@ -8,9 +8,9 @@ import hashlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from app.backups.hold import refuse_while_held
-from app.multipart import PART, abort_uploads, put_parts
+from app.multipart import PART, abort_uploads, put_parts, stale_uploads
 from app.s3 import (
     MISSING,
     TAKEN,
@@ -61,6 +61,7 @@ class ObjectInfo:
     key: str
     size: int
     etag: str
+    modified: datetime | None = None
 
 
 @lru_cache
@@ -178,7 +179,19 @@ class Store:
         while True:
             page = self._call("list_objects_v2", "", Prefix=prefix, **token)
             for item in page.get("Contents", ()):
-                yield ObjectInfo(item["Key"], int(item["Size"]), str(item["ETag"]).strip('"'))
+                etag = str(item["ETag"]).strip('"')
+                yield ObjectInfo(item["Key"], int(item["Size"]), etag, item["LastModified"])
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """Yield the names of the folders right below a prefix that ends in '/'."""
+        token: dict[str, str] = {}
+        while True:
+            page = self._call("list_objects_v2", "", Prefix=prefix, Delimiter="/", **token)
+            for item in page.get("CommonPrefixes", ()):
+                yield item["Prefix"].removeprefix(prefix).rstrip("/")
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}
@@ -192,14 +205,22 @@ class Store:
         if not prefix.endswith("/") or prefix.count("/") < 2:
             raise InvalidKey(prefix, "a prefix to delete is <project>/<something>/")
         join_key(prefix[:-1])
-        self._may_delete()
         keys = [item.key for item in self.list_objects(prefix)]
+        self.delete_all(keys)
+        return len(keys)
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Delete these objects; silent about those that are gone."""
         for start in range(0, len(keys), 1000):
+            self._may_delete()
             batch = [{"Key": key} for key in keys[start : start + 1000]]
             answer = self._call("delete_objects", "", Delete={"Objects": batch, "Quiet": True})
             if answer.get("Errors"):
                 raise StoreUnavailable(f"could not delete {answer['Errors'][0].get('Key')!r}")
-        return len(keys)
+
+    def stale_uploads(self, older: timedelta) -> list[tuple[str, str]]:
+        """Return (key, upload id) of uploads in parts that began so long ago."""
+        return stale_uploads(self._call, older)
 
     def abort_uploads(self, older: timedelta) -> int:
         """Abort uploads that a dead process left behind; returns how many."""

@@ -15,7 +15,8 @@ from app.settings import Settings
 from app.storage import ObjectInfo, Store, join_key
 from trainer_core.errors import InvalidSpec, ModelUnavailable
 from trainer_core.spec import DataSource, ModelRef, SecretRef, TrainSpec
-from worker.transfer import download_folder
+from worker.holding import hold
+from worker.transfer import download_folder, require_room
 
 
 def prepared_prefix(project_id: str, key: str) -> str:
@@ -82,10 +83,11 @@ class Fetcher:
         return source
 
     def _upload(self, where: Located) -> Path:
-        folder = self._cache / "data" / str(where.sha256)
+        folder = hold(self._cache / "data" / str(where.sha256))
         path = folder / (where.file_name or "data")
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
+            require_room(folder, where.size or 0)
             self._store.get_file(where.location, path, size=where.size, sha256=where.sha256)
         return path
 
@@ -100,7 +102,9 @@ class Fetcher:
         if not objects:
             raise InvalidSpec(f"there is nothing at {location!r}", field)
         version = hashlib.sha256(repr([location, objects]).encode()).hexdigest()
-        folder = self._cache / "s3" / version
+        folder = hold(self._cache / "s3" / version)
+        missing = sum(o.size for o in objects) if not folder.exists() else 0
+        require_room(self._cache, missing)
         for each in objects:
             relative = each.key.removeprefix(key).strip("/") or Path(key).name
             path = folder / join_key(relative)
@@ -141,7 +145,7 @@ class Fetcher:
             return str(self._s3(ref.name_or_path, ref.token, "model.name_or_path"))
         if ref.source in ("registry", "job"):
             prefix, sha256 = self._published(ref)
-            folder = self._cache / "models" / sha256
+            folder = hold(self._cache / "models" / sha256)
             return str(download_folder(self._store, prefix, folder, sha256))
         return None
 
@@ -160,7 +164,7 @@ class Fetcher:
 
     def prepared(self, key: str) -> Path:
         """Return the folder of prepared data, fetched unless it is here."""
-        folder = self._settings.home / "prepared" / key
+        folder = hold(self._settings.home / "prepared" / key)
         return download_folder(self._store, prepared_prefix(self._project_id, key), folder)
 
 

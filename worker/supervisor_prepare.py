@@ -21,6 +21,7 @@ from worker.durably import DatabaseAway, durably
 from worker.endings import ending_of, ending_of_error, last_words
 from worker.environment import bounds, memory_bound
 from worker.fetch import prepared_prefix
+from worker.holding import hold
 from worker.inputs import JobFacts, preparation_launch, read_job
 from worker.lease import LeaseKeeper
 from worker.outages import through_outages
@@ -90,7 +91,12 @@ class PreparationSupervisor:
             self._keeper, lambda: through_outages(lambda: self._inputs(job)), self._left()
         )
         _log.info("inputs are here, the key is %s", key)
-        folder = self._settings.home / "prepared" / key
+        durably(
+            lambda session: service.announce(
+                session, self._job_id, self._token, job.project_id, key
+            )
+        )
+        folder = hold(self._settings.home / "prepared" / key)
         if not is_whole(folder):
             self._tokenise(job, launch, folder)
         _log.info("prepared")

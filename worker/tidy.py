@@ -1,5 +1,6 @@
 """Removes from a host's data folder what no attempt will ever read again."""
 
+import contextlib
 import logging
 import shutil
 import threading
@@ -14,10 +15,12 @@ from sqlalchemy.orm import Session
 from app.attempts.service import release
 from app.db import transaction
 from app.settings import Settings
+from worker.holding import drop, entries, last_used
 from worker.registration import host_id
 from worker.targets.local import LocalTarget
 
 DAY = 86_400.0
+CACHES = ("data", "models", "s3")  # what is fetched; what libraries compile is small
 EVERY, LOOK_EVERY = 3600.0, 60.0
 KEEP = {"attempts": 3 * DAY, "preparations": 3 * DAY, "prepared": 7 * DAY, "supervisors": 14 * DAY}
 _log = logging.getLogger(__name__)
@@ -30,20 +33,53 @@ _BUSY = text(
     UNION SELECT prepared_key FROM jobs WHERE finished_at IS NULL AND prepared_key IS NOT NULL
     """
 )
-_PREPARING = text("SELECT EXISTS (SELECT FROM preparations WHERE status = 'running')")
 
 
 def tidy(session: Session, home: Path, now: float) -> int:
     """Remove old folders and logs that belong to no open job; returns how many went.
 
-    Prepared data stay while any preparation runs: it may be about to use them.
+    Prepared data that a process of this host holds stay, whatever Postgres says.
     """
     busy = set(session.execute(_BUSY).scalars())
     candidates = [*_old(home / "attempts", now), *_old(home / "preparations", now)]
-    if not session.execute(_PREPARING).scalar():
-        candidates += _old(home / "prepared", now)
     candidates += _old(home / "logs" / "supervisors", now)
-    return sum(_remove(path) for path in candidates if path.name.partition(".")[0] not in busy)
+    gone = sum(_remove(path) for path in candidates if path.name.partition(".")[0] not in busy)
+    _remove_drafts(home / "prepared", now)
+    limit = now - KEEP["prepared"]
+    prepared = (p for p in entries(home / "prepared") if last_used(p) < limit)
+    return gone + sum(drop(path) for path in prepared if path.name not in busy)
+
+
+def tidy_cache(cache: Path, most: int, now: float) -> int:
+    """Remove what was not used longest until the rest has at most so many bytes; returns how many.
+
+    What a process of this host holds stays. Drafts of downloads that broke off go after a day.
+    """
+    kinds = [cache / name for name in CACHES]
+    for kind in kinds:
+        _remove_drafts(kind, now)
+    found = sorted((last_used(path), _size(path), path) for kind in kinds for path in entries(kind))
+    total, gone = sum(size for _, size, _ in found), 0
+    for _, size, path in found:
+        if total <= most:
+            break
+        if drop(path):
+            total, gone = total - size, gone + 1
+    return gone
+
+
+def _remove_drafts(folder: Path, now: float) -> None:
+    for draft in folder.glob(".*"):
+        if not draft.name.endswith((".lock", ".use")) and _modified(draft, now) < now - DAY:
+            _remove(draft)
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            size += path.lstat().st_size
+    return size
 
 
 def _old(folder: Path, now: float) -> Iterator[Path]:
@@ -105,6 +141,8 @@ def _forever(settings: Settings) -> None:
             if time.monotonic() - tidied >= EVERY:
                 with transaction() as session:
                     removed = tidy(session, settings.home, time.time())
+                most = settings.cache_max_bytes
+                removed += tidy_cache(settings.home / "cache", most, time.time())
                 tidied = time.monotonic()
                 _log.info("tidied %d folders and logs", removed)
         except (SQLAlchemyError, OSError) as error:

@@ -24,6 +24,20 @@ _QUERY = text(
     UNION ALL SELECT 'workers', kind, count(*) FROM workers
         WHERE seen_at > now() - interval '1 minute' GROUP BY kind
     UNION ALL SELECT 'events', 'all', coalesce(sum(last_seq), 0)::bigint FROM jobs
+    UNION ALL SELECT 'removed', kind, sum((removed ->> 'count')::bigint)::bigint
+        FROM housekeeping_runs, jsonb_each(report) AS each (kind, removed)
+        WHERE NOT dry_run GROUP BY kind
+    UNION ALL SELECT 'removed_bytes', kind, sum((removed ->> 'bytes')::bigint)::bigint
+        FROM housekeeping_runs, jsonb_each(report) AS each (kind, removed)
+        WHERE NOT dry_run GROUP BY kind
+    UNION ALL SELECT 'housekeeping_age', 'any', extract(epoch FROM now() - max(finished_at))::bigint
+        FROM housekeeping_runs WHERE NOT dry_run AND error IS NULL HAVING count(*) > 0
+    UNION ALL SELECT 'checkpoint_age', 'oldest', max(extract(epoch FROM now() - greatest(
+            a.started_at, (SELECT max(c.created_at) FROM checkpoints c WHERE c.attempt_id = a.id)
+        )))::bigint
+        FROM attempts a JOIN jobs j ON j.id = a.job_id
+        WHERE j.status = 'running' AND a.finished_at IS NULL AND a.started_at IS NOT NULL
+        HAVING count(*) > 0
     """
 )
 _FAMILIES = {
@@ -32,6 +46,26 @@ _FAMILIES = {
     "preparations": ("polar_preparations", "Preparations that wait or run.", "status"),
     "unreleased": ("polar_attempts_unreleased", "Attempts whose machine is not free.", "target"),
     "workers": ("polar_workers", "Processes of ours seen in the last minute.", "kind"),
+    "removed": (
+        "polar_housekeeping_removed",
+        "What housekeeping has removed in 30 days.",
+        "kind",
+    ),
+    "removed_bytes": (
+        "polar_housekeeping_removed_bytes",
+        "Bytes of the store that housekeeping has freed in 30 days.",
+        "kind",
+    ),
+    "housekeeping_age": (
+        "polar_housekeeping_age_seconds",
+        "Since housekeeping last got through.",
+        "run",
+    ),
+    "checkpoint_age": (
+        "polar_checkpoint_age_seconds",
+        "Longest that a running attempt has stored no checkpoint.",
+        "attempt",
+    ),
     "events": ("polar_events", "Events of all jobs that are kept.", "project"),
 }
 

@@ -1,51 +1,97 @@
 """What is thrown away by the clock: answers remembered too long, dead workers, unused data."""
 
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.db import get_engine, transaction
+from app.events.archiving import archive_events
+from app.housekeeping import orphans, prepared, report
+from app.housekeeping.report import Report
 from app.settings import get_settings
-from app.storage import Store, join_key
+from app.storage import Store, StoreUnavailable
 
 # A host's row names its machine in the attempts that ran there, so it stays longer than others.
 WORKER_HOURS, HOST_DAYS = 1, 30
-PREPARED_DAYS = 30
-UPLOAD_AGE = timedelta(days=1)
+UPLOAD_AGE = timedelta(days=3)
+SCAN_HOURS = 23.5
+ARCHIVE_SECONDS = 600.0  # of one turn; the next one goes on
 _log = logging.getLogger(__name__)
 
 
-def keep_house(objects: Store) -> dict[str, int]:
-    """Throw away what nobody needs; returns how much of what. Only one caller works at a time.
+def keep_house(objects: Store, *, dry_run: bool = False, scan: bool | None = None) -> Report | None:
+    """Throw away what nobody needs; returns what, None when someone else is at it.
 
-    Raises StoreUnavailable; what was thrown away before stays so.
+    Once a day, or with `scan`, the whole store is looked through. With `dry_run` nothing changes
+    but for the report, which is kept too. Raises StoreUnavailable; what was thrown away before
+    stays so.
     """
+    done, began = Report(dry_run), time.monotonic()
+    with _alone() as free:
+        if not free:
+            return None
+        try:
+            _keep_house(objects, done, scan=scan)
+        except StoreUnavailable as error:
+            done.error = error.message
+            raise
+        finally:
+            with transaction() as session:
+                report.keep(session, done, time.monotonic() - began)
+    kept = {"dry_run": dry_run, "scanned": done.scanned, "removed": done.document()}
+    _log.info("housekeeping", extra={"fields": kept})
+    return done
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
     with get_engine().connect() as alone:
         lock = text("SELECT pg_try_advisory_lock(hashtext('polar.housekeeping'))")
-        if not alone.execute(lock).scalar():
-            return {}
+        free = bool(alone.execute(lock).scalar())
         alone.commit()
         try:
-            done = _keep_house(objects)
+            yield free
         finally:
-            alone.execute(text("SELECT pg_advisory_unlock(hashtext('polar.housekeeping'))"))
-            alone.commit()
-    _log.info("housekeeping", extra={"fields": done})
-    return done
+            if free:
+                alone.execute(text("SELECT pg_advisory_unlock(hashtext('polar.housekeeping'))"))
+                alone.commit()
 
 
-def _keep_house(objects: Store) -> dict[str, int]:
+def _keep_house(objects: Store, done: Report, *, scan: bool | None) -> None:
+    if not done.dry_run:
+        with transaction() as session:
+            done.add("idempotency_keys", forget_answers(session))
+            done.add("workers", forget_workers(session))
     with transaction() as session:
-        done = {
-            "idempotency_keys": forget_answers(session),
-            "workers": forget_workers(session),
-        }
-        unused = unused_data(session)
-    done["uploads"] = objects.abort_uploads(UPLOAD_AGE)
-    done["prepared"] = sum(_drop_prepared(objects, project, key) for project, key in unused)
-    return done
+        retired = orphans.retire_checkpoints(session, done)
+        unused = prepared.unused(session)
+        projects = list(session.execute(text("SELECT id FROM projects")).scalars())
+        done.scanned = not report.scanned_lately(session, SCAN_HOURS) if scan is None else scan
+    for prefix in retired:
+        objects.delete_prefix(prefix)
+    if not done.dry_run:
+        days = get_settings().archive_days
+        done.add("archived_events", archive_events(objects, days, ARCHIVE_SECONDS))
+    done.add("prepared", 0)
+    for project, key in unused:
+        prepared.drop(objects, project, key, done)
+    _abort_uploads(objects, done)
+    for project in projects if done.scanned else ():
+        for _, key in prepared.unknown(objects, project):
+            prepared.drop(objects, project, key, done)
+        orphans.drop_orphans(objects, project, done)
+
+
+def _abort_uploads(objects: Store, done: Report) -> None:
+    stale = objects.stale_uploads(UPLOAD_AGE)
+    done.add("uploads", len(stale), examples=[key for key, _ in stale])
+    if stale and not done.dry_run:
+        objects.abort_uploads(UPLOAD_AGE)
 
 
 def forget_answers(session: Session) -> int:
@@ -74,46 +120,3 @@ def forget_workers(session: Session) -> int:
 
 def _deleted(session: Session, statement: str, **values: float) -> int:
     return len(session.execute(text(statement), values).all())
-
-
-_IN_USE = (
-    "j.status NOT IN ('succeeded', 'failed', 'cancelled')"
-    " OR j.finished_at > now() - CAST(:days AS float) * interval '1 day'"
-)
-
-
-def unused_data(session: Session) -> list[tuple[str, str]]:
-    """Return (project, key) of prepared data whose jobs all ended long ago."""
-    rows = session.execute(
-        text(
-            "SELECT j.project_id, j.prepared_key FROM jobs j WHERE j.prepared_key IS NOT NULL"  # noqa: S608
-            f" GROUP BY 1, 2 HAVING NOT bool_or({_IN_USE}) LIMIT 1000"
-        ),
-        {"days": PREPARED_DAYS},
-    )
-    return [(row[0], row[1]) for row in rows]
-
-
-def _drop_prepared(objects: Store, project_id: str, key: str) -> bool:
-    """Delete prepared data, unless a job began to use it meanwhile; ended jobs forget it."""
-    with transaction() as session:
-        used = session.execute(
-            text(
-                "SELECT 1 FROM jobs j WHERE j.project_id = :project AND j.prepared_key = :key"  # noqa: S608
-                f" AND ({_IN_USE})"
-            ),
-            {"project": project_id, "key": key, "days": PREPARED_DAYS},
-        ).first()
-        if used is not None:
-            return False
-        session.execute(
-            text(
-                "UPDATE jobs SET prepared_key = NULL"
-                " WHERE project_id = :project AND prepared_key = :key"
-            ),
-            {"project": project_id, "key": key},
-        )
-    prefix = join_key(project_id, "prepared", key)
-    objects.delete(f"{prefix}/manifest.json")  # first: what has no manifest is not used again
-    objects.delete_prefix(f"{prefix}/")
-    return True

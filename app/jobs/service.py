@@ -110,6 +110,7 @@ def prepare_deletion(
     leaves a job that can be deleted again.
     """
     job = check_deletable(session, project_id, job_id)
+    store.retire_checkpoints(session, job.id)  # from this commit on no retry starts from them
     if not artifacts:
         events = archive_prefix(project_id, job.id)
         return Leftovers([*store.checkpoint_prefixes(session, job.id), events])
@@ -140,7 +141,7 @@ def retry_job(
 
     Raises Conflict for a job that is not finished, or that has nothing left to train.
     """
-    parent = find_job(session, project_id, job_id)
+    parent = find_job(session, project_id, job_id, lock=True)  # against its deletion
     status = Status(parent.status)
     if status in OPEN:
         raise Conflict(
@@ -163,8 +164,15 @@ def retry_job(
 def _newest_start(session: Session, parent: Job) -> dict[str, Any] | None:
     checkpoint = store.newest_checkpoint(session, parent.id)
     if checkpoint is None:
-        return parent.start_from
+        return _inherited_start(session, parent)
     return {"job_id": parent.id, "step": checkpoint.step, "prefix": checkpoint.prefix}
+
+
+def _inherited_start(session: Session, parent: Job) -> dict[str, Any] | None:
+    """Return what the parent itself started from, unless that has been deleted."""
+    start = parent.start_from
+    origin = start and store.get_job(session, parent.project_id, start["job_id"], lock=True)
+    return start if origin and store.newest_checkpoint(session, origin.id) else None
 
 
 def clone_job(

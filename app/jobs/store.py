@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import ColumnElement, Row, and_, func, or_, select, text
+from sqlalchemy import ColumnElement, Row, and_, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from app.models import Attempt, CheckpointRow, Job, MlflowRun, ModelVersion, Preparation, Worker
@@ -196,6 +196,15 @@ def newest_checkpoint(session: Session, job_id: str) -> CheckpointRow | None:
 def checkpoint_prefixes(session: Session, job_id: str) -> list[str]:
     """Return where the job's checkpoints lie in the store."""
     return list(session.scalars(select(CheckpointRow.prefix).where(CheckpointRow.job_id == job_id)))
+
+
+def retire_checkpoints(session: Session, job_id: str) -> None:
+    """Have nobody start from the job's checkpoints any more; their objects are still there."""
+    session.execute(
+        update(CheckpointRow)
+        .where(CheckpointRow.job_id == job_id, CheckpointRow.deleted_at.is_(None))
+        .values(deleted_at=func.now())
+    )
 
 
 def version_of(session: Session, job_id: str) -> ModelVersion | None:

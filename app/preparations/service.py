@@ -145,6 +145,32 @@ def renew_preparation(session: Session, job_id: str, token: str) -> PreparationI
     return PreparationIntent(**row._mapping)
 
 
+def prepared_lock(project_id: str, key: str) -> str:
+    """Return the name of the lock under which prepared data are announced, or deleted."""
+    return f"prepared/{project_id}/{key}"
+
+
+_ANNOUNCE = text(
+    """
+    UPDATE preparations SET key = :key
+    WHERE job_id = :job_id AND lease_token = :token AND status = 'running' RETURNING 1
+    """
+)
+
+
+def announce(session: Session, job_id: str, token: str, project_id: str, key: str) -> None:
+    """Say which prepared data the job is about to use: from the commit on they are not deleted.
+
+    Waits for a deletion that is going on; whether they are there is to be looked up afterwards.
+    Raises LeaseLost.
+    """
+    lock = text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
+    session.execute(lock, {"name": prepared_lock(project_id, key)})
+    values = {"job_id": job_id, "token": token, "key": key}
+    if session.execute(_ANNOUNCE, values).first() is None:
+        raise LeaseLost(f"preparation of {job_id}")
+
+
 _INTENT = text(
     f"""
     SELECT {_WANTED}

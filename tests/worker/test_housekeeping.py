@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -15,9 +16,11 @@ from app.housekeeping.service import keep_house
 from app.settings import Settings
 from app.storage import Store
 from tests.worker.world import PROJECT, add_host, add_job, one, rows, run_sql
+from worker import holding
+from worker.holding import entries, hold
 from worker.placement import place
 from worker.proctree import identify
-from worker.tidy import DAY, give_back, tidy
+from worker.tidy import DAY, _size, give_back, tidy, tidy_cache
 
 KEY, OTHER = "a" * 64, "b" * 64
 
@@ -25,6 +28,13 @@ KEY, OTHER = "a" * 64, "b" * 64
 @pytest.fixture
 def objects(store_settings: Settings) -> Store:
     return Store(store_settings)
+
+
+def counts(objects: Store) -> dict[str, int]:
+    """Keep house; returns how much of what has gone."""
+    done = keep_house(objects)
+    assert done is not None
+    return done.counts()
 
 
 def end(job: str, days: int) -> None:
@@ -46,7 +56,7 @@ def test_answers_go_after_their_hours(objects: Store):
             k=key,
             h=hours,
         )
-    assert keep_house(objects)["idempotency_keys"] == 1
+    assert counts(objects)["idempotency_keys"] == 1
     assert rows("SELECT key FROM idempotency_keys") == [("young",)]
 
 
@@ -67,7 +77,7 @@ def test_rows_of_dead_processes_go_but_not_hosts_that_hold_a_device(objects: Sto
             p=PROJECT,
             m=minutes,
         )
-    assert keep_house(objects)["workers"] == 2
+    assert counts(objects)["workers"] == 2
     assert [row[0] for row in rows("SELECT id FROM workers ORDER BY id")] == [
         "holds",
         "lately",
@@ -85,16 +95,16 @@ def test_prepared_data_go_when_every_job_ended_long_ago(objects: Store):
     for key in (KEY, OTHER, "c" * 64):
         for name in ("manifest.json", "train.arrow"):
             objects.put_bytes(f"{PROJECT}/prepared/{key}/{name}", b"x")
-    assert keep_house(objects)["prepared"] == 1
+    assert counts(objects)["prepared"] == 1
     left = {item.key.split("/")[2] for item in objects.list_objects(f"{PROJECT}/prepared/")}
     assert left == {OTHER, "c" * 64}
     assert one("SELECT count(*) FROM jobs WHERE prepared_key IS NULL") == 2
-    assert keep_house(objects)["prepared"] == 0
+    assert counts(objects)["prepared"] == 0
 
 
 def test_uploads_that_nobody_finishes_are_aborted(objects: Store):
     objects._call("create_multipart_upload", f"{PROJECT}/datasets/x")
-    assert keep_house(objects)["uploads"] == 0  # it is a moment old
+    assert counts(objects)["uploads"] == 0  # it is a moment old
     assert objects.abort_uploads(timedelta(days=-1)) == 1
     assert not objects._call("list_multipart_uploads", "").get("Uploads")
 
@@ -102,9 +112,9 @@ def test_uploads_that_nobody_finishes_are_aborted(objects: Store):
 def test_only_one_works_at_a_time(objects: Store):
     with get_engine().connect() as other:
         other.execute(text("SELECT pg_advisory_lock(hashtext('polar.housekeeping'))"))
-        assert keep_house(objects) == {}
+        assert keep_house(objects) is None
         other.execute(text("SELECT pg_advisory_unlock(hashtext('polar.housekeeping'))"))
-    assert keep_house(objects) != {}
+    assert keep_house(objects) is not None
 
 
 def test_a_host_forgets_folders_of_ended_jobs_and_keeps_those_in_use(
@@ -149,17 +159,55 @@ def test_a_host_forgets_folders_of_ended_jobs_and_keeps_those_in_use(
     assert [p.name for p in (tmp_path / "prepared").iterdir()] == [KEY]
 
 
-def test_prepared_data_stay_while_a_preparation_runs(settings: Settings, tmp_path: Path):
+def test_what_a_process_of_the_host_holds_stays(settings: Settings, tmp_path: Path):
+    """A supervisor holds what it uses until it ends, whatever Postgres knows of it."""
     del settings
-    add_job(prepared=False)
-    run_sql("UPDATE preparations SET status = 'running'")
-    (tmp_path / "prepared" / KEY).mkdir(parents=True)
-    os.utime(tmp_path / "prepared" / KEY, (0, 0))
+    folder = tmp_path / "prepared" / KEY
+    program = (
+        "import sys, pathlib; from worker.holding import hold;"
+        " hold(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout
+    assert holder.stdout.readline() == b"held\n"
+    folder.mkdir()
+    for path in (folder, tmp_path / "prepared" / f".{KEY}.use"):
+        os.utime(path, (0, 0))
     with transaction() as session:
         assert tidy(session, tmp_path, time.time()) == 0
-    run_sql("UPDATE preparations SET status = 'failed'")
+    holder.kill()  # as hard as it can end
+    holder.wait()
     with transaction() as session:
         assert tidy(session, tmp_path, time.time()) == 1
+    assert list((tmp_path / "prepared").iterdir()) == []
+
+
+def test_a_cache_keeps_what_was_used_last_within_its_size(tmp_path: Path):
+    now = time.time()
+    for age, name in enumerate(("data/a", "models/b", "s3/c", "data/d")):
+        folder = hold(tmp_path / name)
+        (folder / "sub").mkdir(parents=True)
+        (folder / "sub" / "f").write_bytes(bytes(1000))
+        os.utime(folder.with_name(f".{folder.name}.use"), (now - age * DAY,) * 2)
+    draft = tmp_path / "data" / ".d.1234"
+    draft.mkdir()
+    os.utime(draft, (now - 2 * DAY,) * 2)
+    one_entry = _size(tmp_path / "data" / "a")
+    assert tidy_cache(tmp_path, 10 * one_entry, now) == 0
+    assert not draft.exists()
+    assert tidy_cache(tmp_path, 2 * one_entry, now) == 0  # all are held: by this process
+    release_all()
+    assert tidy_cache(tmp_path, 2 * one_entry, now) == 2
+    left = sorted(p.name for kind in tmp_path.iterdir() for p in entries(kind))
+    assert left == ["a", "b"]
+
+
+def release_all() -> None:
+    """Let go of what this process holds, as its end would."""
+    while holding._held:
+        os.close(holding._held.popitem()[1])
 
 
 def test_b2_devices_are_given_back_once_what_withstood_sigkill_is_gone(settings: Settings):

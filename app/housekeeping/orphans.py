@@ -1,0 +1,174 @@
+"""Objects that no row refers to: what was being written when its writer died, what outlived a row.
+
+Only things that nobody can begin to refer to are judged: ended and released attempts, jobs and data
+sets whose rows are gone. What is younger than `POLAR_ORPHAN_DAYS` is left alone.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from app.db import transaction
+from app.housekeeping.report import Report
+from app.settings import get_settings
+from app.storage import ObjectInfo, Store
+from trainer_core.publish.manifest import MANIFEST
+
+_LOOKED_AT_DAYS = 8  # for how long the folders of an ended job are looked through
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A project's folder of the store."""
+
+    objects: Store
+    project: str
+    report: Report
+
+    def drop(self, kind: str, found: Sequence[ObjectInfo], example: str) -> None:
+        """Delete these objects, or only count them."""
+        if found:
+            if not self.report.dry_run:
+                self.objects.delete_all([item.key for item in found])
+            self.report.add(kind, len(found), sum(item.size for item in found), [example])
+
+
+def _old(found: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+    """Return those that are old, if all of them are: a younger one says that someone is at work."""
+    limit = datetime.now(UTC) - timedelta(days=get_settings().orphan_days)
+    items = list(found)
+    return items if all(i.modified is not None and i.modified < limit for i in items) else []
+
+
+def drop_orphans(objects: Store, project: str, report: Report) -> None:
+    """Remove the project's orphans; raises StoreUnavailable."""
+    place = _Place(objects, project, report)
+    for kind in ("datasets", "jobs", "pointers"):
+        report.add(f"orphans_{kind}", 0)
+    _datasets(place)
+    for job in objects.list_folders(f"{project}/jobs/"):
+        _job(place, job)
+    _pointers(place)
+
+
+# -- data sets ---------------------------------------------------------------------------------
+
+_DATASETS = text("SELECT id FROM datasets WHERE project_id = :project AND deleted_at IS NULL")
+
+
+def _datasets(place: _Place) -> None:
+    folders = list(place.objects.list_folders(f"{place.project}/datasets/"))
+    with transaction() as session:  # after the list: what was committed before it is known
+        known = set(session.execute(_DATASETS, {"project": place.project}).scalars())
+    for name in folders:
+        if name not in known:
+            prefix = f"{place.project}/datasets/{name}/"
+            place.drop("orphans_datasets", _old(place.objects.list_objects(prefix)), prefix)
+
+
+# -- jobs --------------------------------------------------------------------------------------
+
+_JOB = text(
+    """
+    SELECT finished_at IS NOT NULL
+        AND finished_at > now() - CAST(:days AS int) * interval '1 day'
+        AND finished_at < now() - CAST(:age AS float) * interval '1 day' AS looked_at
+    FROM jobs WHERE id = :job
+    """
+)
+_REFERENCES = text(
+    """
+    SELECT prefix FROM checkpoints WHERE job_id = :job AND deleted_at IS NULL
+    UNION ALL SELECT prefix FROM model_versions WHERE job_id = :job AND deleted_at IS NULL
+    UNION ALL SELECT key FROM artifacts WHERE job_id = :job
+    UNION ALL SELECT key FROM event_ranges WHERE job_id = :job
+    UNION ALL SELECT start_from ->> 'prefix' FROM jobs WHERE start_from ->> 'job_id' = :job
+        AND status NOT IN ('succeeded', 'failed', 'cancelled')
+    UNION ALL SELECT project_id || '/jobs/' || job_id || '/' || id || '/' FROM attempts
+        WHERE job_id = :job AND (released_at IS NULL
+            OR released_at > now() - CAST(:age AS float) * interval '1 day')
+    """
+)
+
+
+def _job(place: _Place, job: str) -> None:
+    values = {"job": job, "days": _LOOKED_AT_DAYS, "age": get_settings().orphan_days}
+    with transaction() as session:
+        row = session.execute(_JOB, values).first()
+        if row is not None and not row.looked_at:
+            return
+    prefix = f"{place.project}/jobs/{job}/"
+    found = list(place.objects.list_objects(prefix))
+    with transaction() as session:  # after the list: what was committed before it is known
+        kept = [each for each in session.execute(_REFERENCES, values).scalars() if each]
+    if row is None:
+        kept += _left_on_purpose(prefix, found)
+    unknown = [item for item in found if not _refers(kept, item.key)]
+    place.drop("orphans_jobs", _old(unknown), prefix)
+
+
+def _refers(kept: list[str], key: str) -> bool:
+    return any(key == each or (each.endswith("/") and key.startswith(each)) for each in kept)
+
+
+def _left_on_purpose(prefix: str, found: list[ObjectInfo]) -> Iterator[str]:
+    """Yield what a job leaves behind that is deleted without its artifacts: its whole models."""
+    for item in found:
+        if item.key.endswith(f"/model/{MANIFEST}") and item.key.startswith(prefix):
+            attempt = item.key.removesuffix(f"model/{MANIFEST}")
+            yield from (f"{attempt}model/", f"{attempt}report.json", f"{attempt}ledger.jsonl")
+
+
+# -- models ------------------------------------------------------------------------------------
+
+_GONE = text(
+    """
+    SELECT name, version, prefix FROM model_versions WHERE project_id = :project
+        AND deleted_at > now() - CAST(:days AS int) * interval '1 day'
+        AND deleted_at < now() - CAST(:age AS float) * interval '1 day'
+    """
+)
+
+
+def _pointers(place: _Place) -> None:
+    """Remove what is left of versions that were deleted while the store was away."""
+    age = get_settings().orphan_days
+    values = {"project": place.project, "days": _LOOKED_AT_DAYS, "age": age}
+    with transaction() as session:
+        gone = session.execute(_GONE, values).all()
+    for row in gone:
+        pointer = f"{place.project}/models/{row.name}/v{row.version}.json"
+        left = [i for i in place.objects.list_objects(pointer) if i.key == pointer]
+        left += place.objects.list_objects(row.prefix)
+        place.drop("orphans_pointers", left, pointer)
+
+
+_SUCCEEDED = text(
+    """
+    SELECT c.id, c.prefix, c.size FROM checkpoints c JOIN jobs j ON j.id = c.job_id
+    WHERE c.deleted_at IS NULL AND j.status = 'succeeded'
+        AND j.finished_at < now() - CAST(:days AS float) * interval '1 day'
+        AND NOT EXISTS (SELECT FROM jobs o WHERE o.start_from ->> 'prefix' = c.prefix
+            AND o.status NOT IN ('succeeded', 'failed', 'cancelled'))
+    ORDER BY c.id LIMIT 1000
+    """
+)
+
+
+def retire_checkpoints(session: Session, report: Report) -> list[str]:
+    """Retire checkpoints of jobs that succeeded long ago; returns what to delete after the commit.
+
+    Nothing resumes from them: a job that has succeeded is retried from scratch only.
+    """
+    rows = session.execute(_SUCCEEDED, {"days": get_settings().checkpoint_days}).all()
+    report.add("checkpoints", len(rows), sum(r.size for r in rows), [r.prefix for r in rows])
+    if report.dry_run or not rows:
+        return []
+    session.execute(
+        text("UPDATE checkpoints SET deleted_at = now() WHERE id = ANY(:ids)"),
+        {"ids": [row.id for row in rows]},
+    )
+    return [row.prefix for row in rows]
