@@ -1,7 +1,7 @@
 """Backends: who loads a model and attaches adapters. The table of them is `BACKENDS`."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from trainer_core.backends import hf
 from trainer_core.context import Loaded
@@ -12,8 +12,17 @@ from trainer_core.spec import Paths, TrainSpec
 class Backend(Protocol):
     """One library that loads models: a module with this function is enough."""
 
-    def load(self, spec: TrainSpec, paths: Paths, secrets: Mapping[str, str]) -> Loaded:
+    def load(
+        self,
+        spec: TrainSpec,
+        paths: Paths,
+        secrets: Mapping[str, str],
+        facts: Mapping[str, Any] | None = None,
+    ) -> Loaded:
         """Load tokenizer and model of a resolved spec on the CPU and attach its adapter.
+
+        The task's `FACTS.model` says which kind of model; `facts` are those of the prepared data
+        (the label map), which decide the head of some.
 
         Trainable parameters of a 16-bit run are fp32. Raises ModelUnavailable and InvalidSpec.
         """

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from trainer_core.checkpoints import Checkpointer, LoopState
@@ -12,6 +13,7 @@ from trainer_core.spec import TrainSpec
 from trainer_core.stop import StopSignal
 
 AUTO_SAVE_SECONDS = 300.0
+_METRICS = ("loss", "learning_rate", "grad_norm", "entropy", "mean_token_accuracy")
 _SAVE_SHARE = 50
 """An automatic checkpoint waits at least this many times as long as the last one took."""
 
@@ -24,7 +26,13 @@ class Flow:
     """
 
     def __init__(
-        self, spec: TrainSpec, report: Reporter, stop: StopSignal, *, evaluates: bool
+        self,
+        spec: TrainSpec,
+        report: Reporter,
+        stop: StopSignal,
+        *,
+        evaluates: bool,
+        metrics: Sequence[str] = (),
     ) -> None:
         self.meter = Meter()
         self.report = report
@@ -34,6 +42,7 @@ class Flow:
         self.evaluation_due = False
         self.revision: str | None = None
         self._spec = spec
+        self._metrics = (*_METRICS, *metrics)
         self._evaluates = evaluates and spec.evaluation.strategy != "no"
         self._steps_per_epoch = 1
         self._saved_at = time.monotonic()
@@ -71,7 +80,7 @@ class Flow:
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
         """Report metrics; the loss is our own exact mean over the steps since the last report."""
         del state.log_history[:-1]
-        values = {k: v for k, v in (logs or {}).items() if _is_metric(k, v)}
+        values = {k: v for k, v in (logs or {}).items() if self._is_metric(k, v)}
         if "loss" in values:
             values["loss"] = self.meter.take_loss()
             values |= self.meter.rates()
@@ -132,6 +141,9 @@ class Flow:
 
     # ---- decisions ----
 
+    def _is_metric(self, name: str, value: Any) -> bool:
+        return isinstance(value, (int, float)) and name.removeprefix("eval_") in self._metrics
+
     def _evaluation_is_due(self, *, last: bool) -> bool:
         if not self._evaluates:
             return False
@@ -161,11 +173,6 @@ class Flow:
             **(self.meter.rates() if self.meter.loss_steps else _rates(self.last_metrics)),
             **_device_memory(),
         )
-
-
-def _is_metric(name: str, value: Any) -> bool:
-    known = ("loss", "learning_rate", "grad_norm", "entropy", "mean_token_accuracy")
-    return isinstance(value, (int, float)) and name.removeprefix("eval_") in known
 
 
 def _rates(metrics: dict[str, Any]) -> dict[str, float]:

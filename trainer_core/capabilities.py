@@ -7,12 +7,12 @@ later only because of its data, its model or its machine.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trainer_core.data.formats import mapping_problem
+from trainer_core.data.formats import format_problem, mapping_problem
+from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
-from trainer_core.resolve import Hardware
 from trainer_core.spec import DataSource, TrainSpec
-
-_CONVERSATIONS_ONLY = ("assistant", "last_assistant", "completion")
+from trainer_core.task import TASKS, task_of
+from trainer_core.task_rules import dotted, sources_with_pointers
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,12 @@ class Capability:
     reason: str | None = None
 
 
-TABLE: tuple[Capability, ...] = (
-    Capability("sft", "hf", "none", "none"),
-    Capability("sft", "hf", "lora", "none"),
+TABLE: tuple[Capability, ...] = tuple(
+    Capability(task, "hf", adapter, "none", reason)
+    for task, module in TASKS.items()
+    for adapter, reason in module.FACTS.adapters.items()
 )
+"""One row for each adapter that a task type knows, from the task types' own facts."""
 
 
 def check(spec: TrainSpec, hardware: Hardware | None = None) -> list[Problem]:
@@ -122,12 +124,8 @@ def _model(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _sources(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
-    parts = {"train": spec.data.train}
-    if isinstance(spec.data.validation, list):
-        parts["validation"] = spec.data.validation
-    for part, sources in parts.items():
-        for number, source in enumerate(sources):
-            yield from _source(f"/data/{part}/{number}", source, spec)
+    for pointer, source in sources_with_pointers(spec):
+        yield from _source(pointer, source, spec)
     if spec.data.validation == []:
         text = "data.validation is an empty list: add a source, or leave it out"
         yield Problem(pointer="/data/validation", message=text, value="a list")
@@ -141,45 +139,37 @@ def _source(pointer: str, source: DataSource, spec: TrainSpec) -> Iterator[Probl
             yield _no_effect(pointer, name, source.source, shown)
     if source.source == "s3":
         yield from _address(f"{pointer}/path", source.path)
-    if text := mapping_problem(source, _dotted(pointer)):
+    accepted = task_of(spec).FACTS.formats
+    if text := format_problem(source, dotted(pointer), accepted):
+        yield Problem(pointer=f"{pointer}/format", message=text, value=repr(source.format))
+    elif text := mapping_problem(source, dotted(pointer), accepted):
         yield Problem(pointer=f"{pointer}/columns", message=text, value="an object")
-    loss_on = spec.task.loss_on
-    if source.format == "text" and loss_on in _CONVERSATIONS_ONLY:
-        text = (
-            f"task.loss_on is '{loss_on}', but {_dotted(pointer)} holds plain text, which has no "
-            "turns: leave task.loss_on out, or say 'all'"
-        )
-        yield Problem(pointer="/task/loss_on", message=text, value=repr(loss_on))
 
 
 def _address(pointer: str, uri: str) -> Iterator[Problem]:
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     if not uri.startswith("s3://") or not bucket or not key:
-        text = f"{_dotted(pointer)} is '{uri}', which is not of the form s3://bucket/key"
+        text = f"{dotted(pointer)} is '{uri}', which is not of the form s3://bucket/key"
         yield Problem(pointer=pointer, message=text, value=repr(uri))
 
 
-def _template(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
-    template = spec.task.chat_template
-    if template not in ("auto", "tokenizer") and "{{" not in template and "{%" not in template:
-        shown = repr(template[:60])
+def _task(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
+    yield from task_of(spec).problems(spec, hardware)
+    allowed = task_of(spec).FACTS.over_length
+    policy = spec.data.over_length
+    if policy not in allowed:
         text = (
-            f"task.chat_template is {shown}, which is neither 'auto', 'tokenizer' nor a Jinja "
-            "template: give one of these"
+            f"data.over_length is '{policy}', which task '{spec.task.type}' cannot follow: use one "
+            f"of {', '.join(allowed)}"
         )
-        yield Problem(pointer="/task/chat_template", message=text, value=shown)
+        yield Problem(pointer="/data/over_length", message=text, value=repr(policy))
 
 
 def _no_effect(pointer: str, name: str, source: str, value: str | None) -> Problem:
-    text = f"{_dotted(pointer)}.{name} has no effect with source '{source}': leave it out"
+    text = f"{dotted(pointer)}.{name} has no effect with source '{source}': leave it out"
     return Problem(
         pointer=f"{pointer}/{name}", message=text, value=None if value is None else repr(value)
     )
-
-
-def _dotted(pointer: str) -> str:
-    parts = pointer.removeprefix("/").split("/")
-    return "".join(f"[{p}]" if p.isdigit() else f".{p}" for p in parts).removeprefix(".")
 
 
 _USELESS: dict[str, tuple[str, ...]] = {
@@ -197,5 +187,5 @@ _RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = 
     _merge,
     _model,
     _sources,
-    _template,
+    _task,
 )

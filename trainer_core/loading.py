@@ -1,12 +1,14 @@
-"""Loading tokenizers and causal language models with Transformers, safely and with clear errors."""
+"""Loading tokenizers and models with Transformers, safely and with clear errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer_core.errors import InvalidSpec, ModelUnavailable
 from trainer_core.model_source import FIELD, ModelSource
+from trainer_core.task_facts import ModelKind
 
 _PAD_CANDIDATES = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")
 
@@ -43,28 +45,52 @@ def files_of(source: ModelSource) -> Path:
     return folder.parents[source.depth - 1] if source.depth else folder
 
 
-def load_causal_lm(source: ModelSource, dtype: Any, attention: str) -> Any:
-    """A causal language model from safetensors; no code of the model's repository is run.
+@dataclass(frozen=True)
+class LoadingWish:
+    """Which kind of model is wanted, and how it is held; `options` are `from_pretrained`'s."""
 
-    Raises ModelUnavailable, also for weights that do not fill the whole model, and InvalidSpec
-    for a model of another kind, or for an adapter.
+    kind: ModelKind
+    dtype: Any
+    attention: str
+    options: dict[str, Any] = field(default_factory=dict)
+    replaces_head: bool = False
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of Transformers' auto classes."""
+        attention = {} if self.attention == "auto" else {"attn_implementation": self.attention}
+        return {"dtype": self.dtype, "trust_remote_code": False, **attention, **self.options}
+
+
+def load_model(source: ModelSource, wish: LoadingWish) -> Any:
+    """A model from safetensors; no code of the model's repository is run.
+
+    Raises ModelUnavailable, also for weights that do not fill the whole model (but for a new
+    head), and InvalidSpec for a model of another kind, or for an adapter.
     """
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    options = dict(source.options)
-    if attention != "auto":
-        options["attn_implementation"] = attention
     _refuse_adapter(source)
-    with model_errors(source, "model"):
-        model, info = AutoModelForCausalLM.from_pretrained(
+    with model_errors(source, "model", wish.kind.what):
+        model, info = getattr(transformers, wish.kind.auto_class).from_pretrained(
             source.path,
-            dtype=dtype,
             use_safetensors=True,
-            trust_remote_code=False,
             output_loading_info=True,
-            **options,
+            ignore_mismatched_sizes=True,  # told below, in our words
+            **source.options,
+            **wish.arguments(),
         )
-    if missing := sorted(info["missing_keys"]):
+    mismatched = {name for name, *_ in info["mismatched_keys"]}
+    missing = sorted({*info["missing_keys"], *mismatched})
+    if wish.kind.new_head:
+        missing = [name for name in missing if not is_head(model, name)]
+        if mismatched and not missing and not wish.replaces_head:
+            raise InvalidSpec(
+                f"'{source.reference}' has a head for another number of labels ({min(mismatched)}):"
+                " declare its labels in task.label_names, or set task.ignore_mismatched_sizes to"
+                " true to begin with a new head",
+                "task.ignore_mismatched_sizes",
+            )
+    if missing:
         raise ModelUnavailable(
             f"the weights of '{source.reference}' lack {missing[0]} and {len(missing) - 1} more:"
             " they belong to another kind of model",
@@ -72,6 +98,42 @@ def load_causal_lm(source: ModelSource, dtype: Any, attention: str) -> Any:
         )
     _repair_generation(model)
     return model
+
+
+def is_head(model: Any, name: str) -> bool:
+    """Whether a weight stands outside of the base model; poolers count as part of the head."""
+    return not name.startswith(f"{model.base_model_prefix}.") or ".pooler." in name
+
+
+def new_model(
+    source: ModelSource, config: dict[str, Any], wish: LoadingWish, tokenizer: Any
+) -> Any:
+    """A model from its configuration, with random weights: `config` over the one of `source`.
+
+    With `model_type` in it the configuration of `source` is not read. Raises InvalidSpec.
+    """
+    import transformers
+
+    given = {"vocab_size": len(tokenizer), **_special_ids(tokenizer), **config}
+    with model_errors(source, "configuration", wish.kind.what):
+        if "model_type" in config:
+            made = transformers.AutoConfig.for_model(**given)
+        else:
+            made = transformers.AutoConfig.from_pretrained(
+                source.path, trust_remote_code=False, **source.options, **given
+            )
+    try:
+        model = getattr(transformers, wish.kind.auto_class).from_config(made, **wish.arguments())
+    except (ValueError, TypeError, RuntimeError, ZeroDivisionError, AttributeError) as error:
+        raise InvalidSpec(
+            f"task.from_config makes no model: {_first_line(str(error))}", "task.from_config"
+        ) from error
+    return model
+
+
+def _special_ids(tokenizer: Any) -> dict[str, int]:
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {name: i for name in names if (i := getattr(tokenizer, name)) is not None}
 
 
 def _refuse_adapter(source: ModelSource) -> None:
@@ -93,6 +155,8 @@ def _refuse_adapter(source: ModelSource) -> None:
 
 def _repair_generation(model: Any) -> None:
     """Many models come with sampling settings but without `do_sample`; saving refuses those."""
+    if getattr(model, "generation_config", None) is None:
+        return
     try:
         model.generation_config.validate(strict=True)
     except ValueError:
@@ -100,8 +164,10 @@ def _repair_generation(model: Any) -> None:
 
 
 @contextmanager
-def model_errors(source: ModelSource, what: str) -> Iterator[None]:
-    """Turn the libraries' errors about a model into ours."""
+def model_errors(
+    source: ModelSource, what: str, wanted: str = "a causal language model"
+) -> Iterator[None]:
+    """Turn the libraries' errors about a model into ours; `wanted` is the kind needed."""
     from safetensors import SafetensorError
 
     try:
@@ -111,16 +177,18 @@ def model_errors(source: ModelSource, what: str) -> Iterator[None]:
             f"the weights of '{source.reference}' are damaged: {error}", FIELD
         ) from error
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _explained(error, source, what) from error
+        raise _explained(error, source, what, wanted) from error
 
 
-def _explained(error: Exception, source: ModelSource, what: str) -> InvalidSpec | ModelUnavailable:
+def _explained(
+    error: Exception, source: ModelSource, what: str, wanted: str
+) -> InvalidSpec | ModelUnavailable:
     text = str(error)
     name = source.reference
     if "trust_remote_code" in text:
         return InvalidSpec(f"'{name}' needs code of its own to run, which is not allowed", FIELD)
     if "Unrecognized configuration class" in text:
-        return InvalidSpec(f"'{name}' is not a causal language model", FIELD)
+        return InvalidSpec(f"'{name}' is not {wanted}", FIELD)
     if source.is_folder:
         return ModelUnavailable(
             f"the {what} in {source.path} cannot be loaded: {_first_line(text)}", FIELD

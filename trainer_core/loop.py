@@ -1,11 +1,25 @@
 """Our part of the trainer: exact losses, token-weighted evaluation, whole checkpoints."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from trainer_core.callbacks import Flow
+from trainer_core.callbacks import Flow, as_callback
 from trainer_core.checkpoints import Checkpointer
+from trainer_core.context import TrainContext
 
 IGNORED = -100
+
+
+class Scores(Protocol):
+    """Measures of an evaluation, gathered batch by batch in bounded memory."""
+
+    needs_logits: bool
+
+    def add(self, inputs: Mapping[str, Any], logits: Any, weight: float) -> None:
+        """One batch; `logits` is None unless they are needed."""
+
+    def results(self, loss: float) -> dict[str, float]:
+        """The measures over all batches, whose mean loss is `loss`."""
 
 
 class ExactLoop:
@@ -26,16 +40,16 @@ class ExactLoop:
         ignore_keys: list[str] | None = None,  # noqa: ARG002 - the signature of Trainer.evaluate
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Mean loss over all tokens of the validation rows, whatever the batches are.
+        """Mean loss over all tokens (or samples) of the validation rows, whatever the batches are.
 
         Draws from no random generator of the training. Returns {} when a signal cut it short.
         """
         trainer: Any = self
         self.flow.report.phase_unless_stopped("evaluating")
         with _own_random_state(), self.flow.meter.paused():
-            loss = self._token_loss(trainer.get_eval_dataloader(eval_dataset))
-        metrics = {} if loss is None else {f"{metric_key_prefix}_loss": loss}
-        self.flow.evaluation_due = loss is None
+            measured = self._measure(trainer.get_eval_dataloader(eval_dataset))
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
+        self.flow.evaluation_due = not measured
         if metrics:
             trainer.log(metrics)
         trainer.control = trainer.callback_handler.on_evaluate(
@@ -56,19 +70,33 @@ class ExactLoop:
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: checkpoints are not published, and the model gets a card of ours."""
 
-    def _token_loss(self, batches: Any) -> float | None:
+    def batch_weight(self, inputs: Mapping[str, Any]) -> float:
+        """What a batch's mean loss counts for: its tokens with loss, unless a task counts else."""
+        return int((inputs["labels"][..., 1:] != IGNORED).sum())
+
+    def scores(self) -> Scores | None:
+        """What an evaluation measures beside the loss; a task may say more."""
+        return None
+
+    def _measure(self, batches: Any) -> dict[str, float]:
+        """Loss and scores over all batches; {} when a signal cut it short."""
         trainer: Any = self
         trainer.model.eval()
-        total, tokens = 0.0, 0
+        scores = self.scores()
+        loss_only = scores is None or not scores.needs_logits
+        total = weights = 0.0
         for inputs in batches:
             if self.flow.stop.requested:
-                return None
-            count = int((inputs["labels"][..., 1:] != IGNORED).sum())
-            loss, _, _ = trainer.prediction_step(trainer.model, inputs, prediction_loss_only=True)
-            total += loss.item() * count
-            tokens += count
+                return {}
+            weight = self.batch_weight(inputs)
+            loss, logits, _ = trainer.prediction_step(trainer.model, inputs, loss_only)
+            total += loss.item() * weight
+            weights += weight
+            if scores is not None:
+                scores.add(inputs, logits, weight)
             self.flow.say_it_lives(trainer.state)
-        return total / max(tokens, 1)
+        mean = total / max(weights, 1e-9)
+        return {"loss": mean} | (scores.results(mean) if scores is not None else {})
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.flow.step
@@ -83,6 +111,16 @@ def _own_random_state() -> Any:
     return torch.random.fork_rng(devices=cuda)
 
 
-def trainer_class(base: type) -> type:
-    """`base` (a library's Trainer class) with our loop mixed in."""
-    return type(f"Exact{base.__name__}", (ExactLoop, base), {})
+def trainer_class(base: type, loop: type = ExactLoop) -> type:
+    """`base` (a library's Trainer class) with our loop, or a task's kind of it, mixed in."""
+    return type(f"Exact{base.__name__}", (loop, base), {})
+
+
+def attach(trainer: Any, context: TrainContext) -> None:
+    """Give a trainer made by `trainer_class` the run's hooks."""
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(as_callback(context.flow))
+    trainer.flow = context.flow
+    trainer.checkpointer = context.checkpointer

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from trainer_core.spec import TrainSpec
+from trainer_core.task import task_of
 
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 OPTIMIZER_STATES = {"adamw_torch": 2, "adamw_torch_fused": 2, "adafactor": 1, "sgd": 0}
@@ -37,12 +38,14 @@ def memory_need(spec: TrainSpec, parameters: int) -> Need:
     per_trained = 4 * (1 + OPTIMIZER_STATES[spec.training.optim]) + (
         0 if spec.adapter is None else 4
     )
-    fixed = parameters * (weight + share * per_trained)
+    facts = task_of(spec).FACTS
+    copies = 1 + facts.frozen_copies(spec)
+    fixed = parameters * (copies * weight + share * per_trained)
     width = (parameters * _WIDTH_PER_LAYER / 12) ** (1 / 3)
     layers = width / _WIDTH_PER_LAYER
     layer = _ACTIVATIONS_PER_LAYER * width * compute
     logits = _VOCABULARY * _LOGIT_BYTES
-    tokens = spec.task.max_length or 0
+    tokens = (spec.task.row_length or 0) * facts.defaults.sequences
     return Need(
         fixed_gb=fixed / 1e9,
         row_gb=tokens * (layers * layer + logits) / 1e9,

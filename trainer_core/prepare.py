@@ -1,4 +1,4 @@
-"""Preparing data: sources in; token rows with a loss mask, a report and a ledger out.
+"""Preparing data: sources in; rows to train on, a report and a ledger out.
 
 The result is a folder that is whole when it has a manifest. It is written beside its place and
 renamed, so nothing half-written stays; one process at a time prepares one folder.
@@ -9,30 +9,31 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from trainer_core.data.arrow import ArrowWriter
-from trainer_core.data.encode import Encoder
+from trainer_core.data.encoders import ENCODERS
 from trainer_core.data.key import content_key
 from trainer_core.data.ledger import Ledger
 from trainer_core.data.lint import Lint
 from trainer_core.data.lock import alone
-from trainer_core.data.pipeline import DEFAULT_MAX_LENGTH, Pipeline
+from trainer_core.data.pipeline import Pipeline
 from trainer_core.data.report import LEDGER, REPORT, PreparedReport, read_report
-from trainer_core.data.sink import PLAIN, Part, histogram, lay_out_all
+from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
+from trainer_core.data.sink import Part, histogram, lay_out_all
 from trainer_core.data.sources import Source, sources_of
-from trainer_core.data.templates import Template, choose_template
+from trainer_core.data.templates import choose_template
 from trainer_core.data.tokenizer import tokenizer_hash
 from trainer_core.errors import DiskFull, TrainerError
 from trainer_core.identity import spec_hash
 from trainer_core.launch import read_launch, read_secrets
 from trainer_core.loading import load_tokenizer
 from trainer_core.model_source import locate
-from trainer_core.publish.manifest import sync_folder, write_manifest
-from trainer_core.spec import Launch
+from trainer_core.publish.manifest import canonical_hash, sync_folder, write_manifest
+from trainer_core.spec import Launch, TrainSpec
 from trainer_core.stop import StopSignal
+from trainer_core.task import task_of
 
 Emit = Callable[..., Any]
 
@@ -127,7 +128,7 @@ class _Preparation:
         self._staging = folder / "staging"
         self._emit = emit
         self._secrets = secrets
-        self._max_length = self._spec.task.max_length or DEFAULT_MAX_LENGTH
+        self._facts = task_of(launch.spec).FACTS
         self._lint = Lint()
         self._example: dict[str, Any] = {}
 
@@ -136,39 +137,40 @@ class _Preparation:
         if tokenizer is None:
             source = locate(self._spec.model, self._launch.paths, self._secrets)
             tokenizer = load_tokenizer(source)
-        template = choose_template(self._spec.task.chat_template, tokenizer)
-        ledger = Ledger(self._folder / LEDGER, self._spec.data, self._max_length)
+        setup = encoding_setup(self._spec, tokenizer)
+        encoder = ENCODERS[self._facts.rows](setup)
+        policies = self._facts.over_length
+        ledger = Ledger(self._folder / LEDGER, self._spec.data, encoder.max_length, policies)
         try:
-            encoder = Encoder(tokenizer, template)
-            pipeline = Pipeline(self._spec.task, self._spec.data, encoder, ledger, self._tell)
-            staged = self._encode(pipeline, tokenizer)
+            pipeline = Pipeline(self._spec, encoder, ledger, self._tell)
+            staged = self._encode(pipeline, encoder)
             ledger.check(pipeline.counts.rows)
         finally:
             ledger.close()
-        parts = lay_out_all(self._spec, staged, self._folder, self._max_length)
-        report = self._report(pipeline, ledger, parts, (template, tokenizer))
+        parts = lay_out_all(self._spec, staged, self._folder, encoder)
+        report = self._report(pipeline, ledger, parts, (setup, encoder))
         self._finish(report)
         return report
 
-    def _encode(self, pipeline: Pipeline, tokenizer: Any) -> dict[str, Path]:
-        """Token rows of all sources in staged files, `train` and `validation`."""
+    def _encode(self, pipeline: Pipeline, encoder: RowEncoder) -> dict[str, Path]:
+        """Prepared rows of all sources in staged files, `train` and `validation`."""
         staged = {}
         for part, sources in sources_of(self._launch, self._secrets, self._staging).items():
             staged[part] = self._staging / f"{part}.arrow"
-            with ArrowWriter(staged[part], PLAIN) as writer:
+            with ArrowWriter(staged[part], encoder.staged) as writer:
                 for source in sources:
-                    self._encode_source(pipeline, source, writer, tokenizer)
+                    self._encode_source(pipeline, source, writer, encoder)
         return staged
 
     def _encode_source(
-        self, pipeline: Pipeline, source: Source, writer: ArrowWriter, tokenizer: Any
+        self, pipeline: Pipeline, source: Source, writer: ArrowWriter, encoder: RowEncoder
     ) -> None:
         before = writer.rows
         for row in pipeline.encode(source):
-            writer.write({"input_ids": row.input_ids, "labels": row.labels})
+            writer.write(row.values)
             if source.key.startswith("train/"):
                 self._lint.see(row)
-                self._example = self._example or _example(row.input_ids, row.labels, tokenizer)
+                self._example = self._example or encoder.example(row)
         self._emit(
             "log",
             level="info",
@@ -181,10 +183,11 @@ class _Preparation:
         pipeline: Pipeline,
         ledger: Ledger,
         parts: tuple[Part, Part | None],
-        used: tuple[Template, Any],
+        used: tuple[EncodingSetup, RowEncoder],
     ) -> PreparedReport:
         train, validation = parts
-        template, tokenizer = used
+        setup, encoder = used
+        facts = encoder.facts()
         return PreparedReport(
             rows_in=pipeline.counts.rows,
             rows_kept=train.samples + (validation.samples if validation else 0),
@@ -199,27 +202,30 @@ class _Preparation:
             longest=max(train.lengths),
             histogram=histogram(train.lengths),
             formats=pipeline.counts.formats,
-            max_length=self._max_length,
-            packed=self._spec.task.packing,
-            template_hash=template.hash,
-            tokenizer_hash=tokenizer_hash(tokenizer),
-            data_hash=train.hash,
+            max_length=encoder.max_length,
+            packed=self._spec.task.is_packed,
+            template_hash=setup.template.hash if setup.template else "",
+            tokenizer_hash=tokenizer_hash(setup.tokenizer),
+            data_hash=canonical_hash([train.hash, facts]) if facts else train.hash,
             validation_hash=validation.hash if validation else None,
+            facts=facts,
             example=self._example,
-            warnings=list(self._warnings(pipeline, ledger, tokenizer)),
+            warnings=list(self._warnings(pipeline, ledger, (setup, encoder))),
         )
 
     def _warnings(
-        self, pipeline: Pipeline, ledger: Ledger, tokenizer: Any
+        self, pipeline: Pipeline, ledger: Ledger, used: tuple[EncodingSetup, RowEncoder]
     ) -> Iterator[dict[str, str]]:
+        setup, encoder = used
         found = [*pipeline.counts.warnings, *self._lint.warnings()]
         if ledger.dropped or ledger.cut:
             text = f"{ledger.dropped} rows were dropped and {ledger.cut} cut: see {LEDGER}"
             found.append(("rows_changed", text))
-        if self._max_length > tokenizer.model_max_length:
+        made_for = setup.tokenizer.model_max_length
+        if encoder.max_length > made_for:
             text = (
-                f"task.max_length is {self._max_length}, but the model is made for "
-                f"{tokenizer.model_max_length} tokens"
+                f"task.max_length is {encoder.max_length}, but the model is made for "
+                f"{made_for} tokens"
             )
             found.append(("max_length_above_model", text))
         for code, message in found:
@@ -237,11 +243,11 @@ class _Preparation:
         self._emit("progress", step=rows)
 
 
-def _example(ids: list[int], labels: list[int], tokenizer: Any) -> dict[str, Any]:
-    """A row as text and its trained parts, so that people can look at what is learned."""
-    runs = groupby(zip(ids, labels, strict=True), key=lambda pair: pair[1] != -100)
-    trained = [tokenizer.decode([i for i, _ in run]) for learned, run in runs if learned]
-    return {"text": tokenizer.decode(ids), "trained": trained}
+def encoding_setup(spec: TrainSpec, tokenizer: Any) -> EncodingSetup:
+    """What an encoder of rows needs; raises InvalidSpec for a template that is none."""
+    wanted = spec.task.template
+    template = None if wanted is None else choose_template(wanted, tokenizer)
+    return EncodingSetup(spec, tokenizer, template)
 
 
 def _silent(kind: str, /, **data: Any) -> None:

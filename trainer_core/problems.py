@@ -47,7 +47,7 @@ def explain_errors(
     """As `explain`, for pydantic's error dicts whose `loc` starts at a `model`."""
     groups: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}
     spots: dict[tuple[str | int, ...], Spot] = {}
-    for error in errors:
+    for error in map(_as_of_a_field, errors):
         spot = walk(error["loc"], model)
         groups.setdefault(spot.path, []).append(error)
         spots[spot.path] = spot
@@ -59,6 +59,20 @@ def explain_errors(
         pointer = to_pointer((*loc_prefix, *path))
         problems.append(Problem(pointer=pointer, message=message, value=value))
     return problems
+
+
+def _as_of_a_field(error: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An error about the tag of a union as one of the field that holds the tag."""
+    context = error.get("ctx") or {}
+    if error["type"] not in ("union_tag_invalid", "union_tag_not_found"):
+        return error
+    name = str(context["discriminator"]).strip("'")
+    place = {"loc": (*error["loc"], "", name)}
+    if error["type"] == "union_tag_not_found":
+        return {**error, **place, "type": "missing"}
+    expected = " or ".join(str(context["expected_tags"]).split(", "))
+    told = {"type": "literal_error", "ctx": {"expected": expected}}
+    return {**error, **place, **told, "input": context["tag"]}
 
 
 def to_pointer(path: Iterable[str | int]) -> str:
@@ -121,9 +135,13 @@ def _unknown(spot: Spot, model: type[BaseModel] | None) -> str:
     text = f"there is no field `{name}` {where}"
     if close := nearest(name, known):
         return f"{text}: did you mean `{close}`?"
-    if model is not None and (elsewhere := find_field(model, name)):
-        return f"{text}: did you mean `{to_dotted(elsewhere)}`?"
-    if model is not None and (close := nearest(name, nested_fields(model))):
+    if model is not None and (elsewhere := find_field(model, name)) not in (None, spot.path):
+        return f"{text}: did you mean `{to_dotted(elsewhere or ())}`?"
+    if (
+        model is not None
+        and find_field(model, name) is None
+        and (close := nearest(name, nested_fields(model)))
+    ):
         return f"{text}: did you mean `{to_dotted(find_field(model, close) or (close,))}`?"
     return f"{text}: take it out; known are {', '.join(f'`{n}`' for n in sorted(known))}"
 
@@ -163,8 +181,9 @@ def _choices(expected: str, value: Any) -> str:
 
 
 def _object(spot: Spot, class_name: str) -> str:
-    member = next((m for m in spot.models if m.__name__ == class_name), None)
-    required = [n for n, f in member.model_fields.items() if f.is_required()] if member else []
+    members = [m for m in spot.models if m.__name__ == class_name] or spot.models
+    fields = [[n for n, f in m.model_fields.items() if f.is_required()] for m in members]
+    required = [name for name in fields[0] if all(name in f for f in fields)] if fields else []
     names = " and ".join(f"`{name}`" for name in required)
     return f"an object with {names}" if names else "an object"
 
@@ -197,6 +216,5 @@ _WITH_CONTEXT: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "string_pattern_mismatch": lambda c: f"a name of the form {c['pattern']}",
     "too_short": lambda c: f"a list of {c['min_length']} items or more",
     "too_long": lambda c: f"at most {c['max_length']} items long",
-    "union_tag_invalid": lambda c: f"of the type {c['expected_tags']}",
     "json_invalid": lambda c: f"valid JSON ({c['error']})",
 }

@@ -9,31 +9,21 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
+from trainer_core.hardware import Hardware
 from trainer_core.memory import memory_need
 from trainer_core.spec import TrainSpec
+from trainer_core.task import task_of
+
+__all__ = ["Hardware", "Resolved", "Warning", "resolve", "size_in_name"]
 
 Block = TypeVar("Block", bound=BaseModel)
-_SAMPLES_PER_STEP = 16
 _PACKED_ROWS_PER_STEP = 4
 _LARGEST_BATCH_CPU = 4
-_MAX_LENGTH = 1024
-_LORA_RATE = 2e-4
-_FULL_RATE = 2e-5
-_EPOCHS = 3.0
 _UNKNOWN_GPU_GB = 16.0
 _UNKNOWN_PARAMETERS = 7_000_000_000
 _USABLE = 0.9  # of a GPU's memory; the rest is CUDA's own and fragmentation
 _COMFORTABLE_BATCH = 2  # below it, recomputing activations is faster than tiny batches
 _SIZE_IN_NAME = re.compile(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.I)
-
-
-class Hardware(BaseModel):
-    """What a run gets: GPUs (0: CPU only), the memory of each in GB, and what it can do."""
-
-    gpus: int = Field(0, ge=0)
-    gpu_memory_gb: float | None = Field(None, gt=0)
-    bf16: bool = Field(False, description="Whether bf16 is fast on these GPUs.")
-    cpu_threads: int = Field(1, ge=1)
 
 
 class Warning(BaseModel):  # noqa: A001 - the word users see
@@ -85,15 +75,18 @@ def size_in_name(name: str) -> int | None:
 def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
     """Fill what does not depend on sizes."""
     lora = spec.adapter is not None
+    task = task_of(spec)
+    defaults = task.FACTS.defaults
     precision = spec.precision
     if precision == "auto":
         precision = "fp32" if not hardware.gpus else "bf16" if hardware.bf16 else "fp16"
     training = _fill(
         spec.training,
-        learning_rate=_LORA_RATE if lora else _FULL_RATE,
-        num_train_epochs=_EPOCHS,
+        learning_rate=defaults.adapter_learning_rate if lora else defaults.learning_rate,
+        num_train_epochs=defaults.num_train_epochs,
         data_seed=spec.training.seed,
     )
+    training = _unless_said(training, lr_scheduler_type=defaults.lr_scheduler_type)
     model = _fill(
         spec.model,
         dtype=precision if lora else "fp32",
@@ -101,7 +94,7 @@ def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
     )
     return spec.model_copy(
         update={
-            "task": _fill(spec.task, max_length=_MAX_LENGTH),
+            "task": _legal(_fill(spec.task, **task.open_fields(spec))),
             "model": model,
             "training": training,
             "precision": precision,
@@ -117,6 +110,13 @@ def _fill(block: Block, **defaults: Any) -> Block:
     """The block with `defaults` where it is open."""
     is_open = {name: getattr(block, name) in (None, "auto") for name in defaults}
     return block.model_copy(update={n: v for n, v in defaults.items() if is_open[n]})
+
+
+def _unless_said(block: Block, **defaults: Any) -> Block:
+    """The block with `defaults` where the spec says nothing: for fields that are never open."""
+    return block.model_copy(
+        update={n: v for n, v in defaults.items() if n not in block.model_fields_set}
+    )
 
 
 def _evaluation(spec: TrainSpec) -> dict[str, Any]:
@@ -161,7 +161,9 @@ class _Plan:
     def fields(self) -> dict[str, Any]:
         """Every field of `training` that this plan decides."""
         given = self._spec.training
-        goal = _PACKED_ROWS_PER_STEP if self._spec.task.packing else _SAMPLES_PER_STEP
+        defaults = task_of(self._spec).FACTS.defaults
+        packed = self._spec.task.is_packed
+        goal = _PACKED_ROWS_PER_STEP if packed else defaults.samples_per_step
         accumulation = given.gradient_accumulation_steps
         room = goal if accumulation is None else max(1, goal // accumulation)
         batch = given.per_device_train_batch_size or self._batch(room)

@@ -66,7 +66,7 @@ class Session:
         hashes = (spec_hash(spec), data.data_hash)
         resume = self._find_checkpoint(spec, hashes)
         self._stop.check()
-        loaded = backend_of(spec).load(spec, self._launch.paths, self._secrets)
+        loaded = backend_of(spec).load(spec, self._launch.paths, self._secrets, data.report.facts)
         _use_template(spec, loaded)
         self._report.log(_described(loaded, data))
         self._stop.check()
@@ -114,7 +114,13 @@ class Session:
     def _context(
         self, spec: TrainSpec, loaded: Loaded, data: Prepared, hashes: tuple[str, str]
     ) -> TrainContext:
-        flow = Flow(spec, self._report, self._stop, evaluates=data.validation is not None)
+        flow = Flow(
+            spec,
+            self._report,
+            self._stop,
+            evaluates=data.validation is not None,
+            metrics=task_of(spec).FACTS.metrics,
+        )
         flow.revision = loaded.facts.get("revision")
         checkpointer = Checkpointer(
             self._work, hashes, spec.checkpoint.save_total_limit, self._report
@@ -207,6 +213,6 @@ def template_hash(tokenizer: Any) -> str | None:
 
 
 def _use_template(spec: TrainSpec, loaded: Loaded) -> None:
-    """Publish the very template that the data was rendered with."""
-    template = choose_template(spec.task.chat_template, loaded.tokenizer)
-    loaded.tokenizer.chat_template = template.text
+    """Publish the very template that the data was rendered with, where there is one."""
+    if (wanted := spec.task.template) is not None:
+        loaded.tokenizer.chat_template = choose_template(wanted, loaded.tokenizer).text

@@ -1,14 +1,26 @@
 """Task types: what is learned. The table of them is `TASKS`."""
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from trainer_core.context import TrainContext
+from trainer_core.hardware import Hardware
+from trainer_core.problems import Problem
 from trainer_core.spec import TrainSpec
-from trainer_core.tasks import sft
+from trainer_core.task_facts import TaskFacts
+from trainer_core.tasks import sft, text_classification
 
 
 class Task(Protocol):
-    """One task type: a module with this function is enough."""
+    """One task type: a module of this shape, light at import."""
+
+    FACTS: TaskFacts
+
+    def open_fields(self, spec: TrainSpec) -> dict[str, Any]:
+        """Values for those fields of its block that a spec leaves open."""
+
+    def problems(self, spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
+        """What about its block cannot work, with the way out."""
 
     def build_trainer(self, context: TrainContext) -> Any:
         """A Trainer of Transformers, TRL or Sentence Transformers with our loop mixed in.
@@ -17,7 +29,7 @@ class Task(Protocol):
         """
 
 
-TASKS: dict[str, Task] = {"sft": sft}
+TASKS: dict[str, Task] = {"sft": sft, "text_classification": text_classification}
 
 
 def task_of(spec: TrainSpec) -> Task:

@@ -201,3 +201,25 @@ def test_unions_of_other_models_are_walked() -> None:
     pointers = [p.pointer for p in explain(wrong.value)]
     assert "/pet/tricks/0" in pointers
     assert all("Cat" not in p and "Dog" not in p for p in pointers)
+
+
+@pytest.mark.parametrize(
+    ("task", "pointer", "message"),
+    [
+        ({}, "/task/type", "`task.type` is missing: add it"),
+        ({"type": "sfft"}, "/task/type", "`task.type` is 'sfft', but it must be 'sft' or "),
+        ({"type": "sfft"}, "/task/type", "(did you mean 'sft'?)"),
+        ("sft", "/task", "`task` is 'sft', but it must be an object"),
+        (
+            {"type": "text_classification", "packing": True},
+            "/task/packing",
+            "there is no field `packing` in `task`: take it out; known are `class_weights`, ",
+        ),
+        ({"type": "sft", "max_lenght": 8}, "/task/max_lenght", "did you mean `max_length`?"),
+        ({"type": "text_classification", "threshold": 2.0}, "/task/threshold", "less than 1"),
+    ],
+)
+def test_the_type_of_a_task_decides_its_fields(task: Any, pointer: str, message: str) -> None:
+    [problem] = problems({"task": task})
+    assert problem.pointer == pointer
+    assert message in problem.message

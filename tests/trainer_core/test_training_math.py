@@ -13,7 +13,7 @@ from trainer_core.context import TrainContext
 from trainer_core.errors import InvalidSpec
 from trainer_core.loss_kernel import TorchLogProbs
 from trainer_core.spec import Paths, TrainSpec
-from trainer_core.tasks.sft import check_isolation
+from trainer_core.token_trainer import check_isolation
 
 pytestmark = pytest.mark.train
 

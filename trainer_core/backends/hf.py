@@ -6,40 +6,62 @@ from typing import Any
 
 from trainer_core.context import Loaded
 from trainer_core.errors import InvalidSpec, ModelUnavailable
-from trainer_core.loading import load_causal_lm, load_tokenizer, model_errors
+from trainer_core.loading import LoadingWish, load_model, load_tokenizer, model_errors, new_model
 from trainer_core.model_source import ModelSource, adapter_base, allowed_folder, locate
 from trainer_core.problems import nearest
 from trainer_core.publish.manifest import canonical_hash
 from trainer_core.spec import LoraAdapter, Paths, TrainSpec
+from trainer_core.task import task_of
+from trainer_core.task_facts import ModelKind
 
 
-def load(spec: TrainSpec, paths: Paths, secrets: Mapping[str, str]) -> Loaded:
+def load(
+    spec: TrainSpec,
+    paths: Paths,
+    secrets: Mapping[str, str],
+    facts: Mapping[str, Any] | None = None,
+) -> Loaded:
     """Load tokenizer and model, merge a published adapter into its base, attach a new one."""
     from transformers import set_seed
 
     source = locate(spec.model, paths, secrets)
     tokenizer = load_tokenizer(source)
-    model = _load_model(spec, source, paths)
-    facts = _facts(model)
+    kind = task_of(spec).FACTS.model
+    wish = LoadingWish(
+        kind,
+        weights_dtype(spec),
+        spec.model.attn_implementation,
+        kind.options(spec, facts or {}),
+        kind.replaces_head(spec),
+    )
+    set_seed(spec.training.seed)  # a new head begins at random
+    model = _load_model(spec, (source, tokenizer), paths, wish)
+    described = _facts(model)
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise InvalidSpec(
             f"the tokenizer of '{source.reference}' has {len(tokenizer)} tokens, its model"
             f" {model.get_input_embeddings().num_embeddings}: they do not belong together",
             "model.name_or_path",
         )
-    model.config.use_cache = False
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = False
     set_seed(spec.training.seed)
     if spec.adapter is not None:
-        model = _attach(model, spec.adapter)
+        model = _attach(model, spec.adapter, kind)
     _require_fp32_trainables(model, spec)
-    return Loaded(model, tokenizer, source.reference, facts)
+    return Loaded(model, tokenizer, source.reference, described)
 
 
-def _load_model(spec: TrainSpec, source: ModelSource, paths: Paths) -> Any:
-    dtype = weights_dtype(spec)
+def _load_model(
+    spec: TrainSpec, found: tuple[ModelSource, Any], paths: Paths, wish: LoadingWish
+) -> Any:
+    source, tokenizer = found
+    config = wish.kind.from_config(spec)
+    if config is not None:
+        return new_model(source, config, wish, tokenizer)
     base = adapter_base(Path(source.path)) if source.is_folder else None
     if base is None:
-        return load_causal_lm(source, dtype, spec.model.attn_implementation)
+        return load_model(source, wish)
     from peft import PeftModel
     from peft.utils import SAFETENSORS_WEIGHTS_NAME
 
@@ -49,7 +71,7 @@ def _load_model(spec: TrainSpec, source: ModelSource, paths: Paths) -> Any:
             " weights as safetensors",
             "model.name_or_path",
         )
-    model = load_causal_lm(_base_source(*base, paths), dtype, spec.model.attn_implementation)
+    model = load_model(_base_source(*base, paths), wish)
     with model_errors(source, "adapter"):
         adapted = PeftModel.from_pretrained(model, source.path)
     merged = adapted.merge_and_unload()
@@ -77,7 +99,7 @@ def weights_dtype(spec: TrainSpec) -> Any:
     return names["fp32" if spec.adapter is None else spec.precision]
 
 
-def _attach(model: Any, adapter: LoraAdapter) -> Any:
+def _attach(model: Any, adapter: LoraAdapter, kind: ModelKind) -> Any:
     from peft import LoraConfig, get_peft_model
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -85,7 +107,7 @@ def _attach(model: Any, adapter: LoraAdapter) -> Any:
         _require_modules(model, "target_modules", adapter.target_modules)
     _require_modules(model, "modules_to_save", adapter.modules_to_save)
     config = LoraConfig(
-        task_type="CAUSAL_LM",
+        task_type=kind.adapter_task,
         r=adapter.r,
         lora_alpha=adapter.lora_alpha,
         lora_dropout=adapter.lora_dropout,

@@ -1,31 +1,36 @@
-"""Token rows in Arrow IPC files: written in batches, read by memory map."""
+"""Rows in Arrow IPC files: written in batches, read by memory map."""
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-Tokens = npt.NDArray[np.int32]
-_BATCH_TOKENS = 1 << 20
+from trainer_core.data.layout import ColumnKind, Layout
+
+Values = npt.NDArray[Any]
+_BATCH_VALUES = 1 << 20
+_DTYPES: dict[ColumnKind, str] = {"ints": "<i4", "floats": "<f4", "int": "<i4", "float": "<f4"}
+_LISTS = ("ints", "floats")
 
 
 class ArrowWriter:
-    """Writes rows of int32 lists; a context manager, after which the file is whole."""
+    """Writes rows of one layout; a context manager, after which the file is whole."""
 
-    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
+    def __init__(self, path: Path, layout: Layout) -> None:
         import pyarrow as pa
 
-        self._schema = pa.schema([(name, pa.list_(pa.int32())) for name in columns])
+        self._layout = layout
+        self._schema = pa.schema([(n, _arrow_type(k)) for n, k in layout.columns.items()])
         self._sink = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._sink, self._schema)
         self._digest = hashlib.sha256()
-        self._columns: dict[str, list[Tokens]] = {name: [] for name in columns}
+        self._columns: dict[str, list[Values]] = {name: [] for name in layout.columns}
         self._pending = 0
         self.rows = 0
         self.tokens = 0
@@ -36,28 +41,35 @@ class ArrowWriter:
         """sha256 over the rows' content, independent of Arrow's version."""
         return self._digest.hexdigest()
 
-    def write(self, row: Mapping[str, Sequence[int] | Tokens]) -> None:
-        """Add one row; every column has one number per token."""
-        length = len(row["input_ids"])
-        self._digest.update(length.to_bytes(8, "little"))
-        for name, column in self._columns.items():
-            values = np.asarray(row[name], dtype="<i4")
-            column.append(values)
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Add one row."""
+        length = 0
+        for name in self._layout.sequences:
+            length += len(row[name])
+            self._digest.update(len(row[name]).to_bytes(8, "little"))
+        for name, kind in self._layout.columns.items():
+            values = np.asarray(row[name], dtype=_DTYPES[kind])
+            self._columns[name].append(values)
             self._digest.update(values.tobytes())
         self.rows += 1
         self.tokens += length
-        self.trained += int(np.count_nonzero(self._columns["labels"][-1] != -100))
-        self._pending += length
-        if self._pending >= _BATCH_TOKENS:
+        targets = [self._columns[name][-1] for name in self._layout.targets]
+        self.trained += sum(int(np.count_nonzero(t != -100)) for t in targets) if targets else 1
+        self._pending += max(length, 1)
+        if self._pending >= _BATCH_VALUES:
             self._flush()
 
     def _flush(self) -> None:
         import pyarrow as pa
 
         arrays = []
-        for rows in self._columns.values():
-            offsets = np.cumsum([0, *map(len, rows)], dtype=np.int32)
-            arrays.append(pa.ListArray.from_arrays(offsets, np.concatenate(rows)))
+        for name, kind in self._layout.columns.items():
+            rows = self._columns[name]
+            if kind in _LISTS:
+                offsets = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+                arrays.append(pa.ListArray.from_arrays(offsets, np.concatenate(rows)))
+            else:
+                arrays.append(pa.array(np.stack(rows)))
             rows.clear()
         self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
         self._pending = 0
@@ -80,33 +92,49 @@ class ArrowWriter:
 class ArrowRows:
     """Rows of an Arrow IPC file by number, without loading the file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, layout: Layout) -> None:
         import pyarrow as pa
 
+        self._layout = layout
         with pa.memory_map(str(path)) as source:
             reader = pa.ipc.open_file(source)
             batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         self._starts = list(accumulate((len(batch) for batch in batches), initial=0))
-        self._columns: list[dict[str, tuple[Tokens, Tokens]]] = [
-            {
-                name: (batch.column(name).offsets.to_numpy(), batch.column(name).values.to_numpy())
-                for name in batch.schema.names
-            }
-            for batch in batches
-        ]
+        self._columns = [_views(batch, layout) for batch in batches]
 
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def __getitem__(self, number: int) -> dict[str, Tokens]:
+    def __getitem__(self, number: int) -> dict[str, Any]:
         which = bisect_right(self._starts, number) - 1
         at = number - self._starts[which]
         return {
-            name: values[offsets[at] : offsets[at + 1]]
+            name: values[at] if offsets is None else values[offsets[at] : offsets[at + 1]]
             for name, (offsets, values) in self._columns[which].items()
         }
 
     def lengths(self) -> list[int]:
-        """Tokens of each row."""
-        offsets = (columns["input_ids"][0] for columns in self._columns)
-        return [int(length) for part in offsets for length in np.diff(part)]
+        """Tokens of each row; where it has several sequences, of the longest one."""
+        found: list[int] = []
+        for columns in self._columns:
+            parts = [np.diff(columns[name][0]) for name in self._layout.sequences]
+            found += np.max(parts, axis=0).tolist()
+        return found
+
+
+def _arrow_type(kind: ColumnKind) -> Any:
+    import pyarrow as pa
+
+    number = pa.int32() if kind in ("ints", "int") else pa.float32()
+    return pa.list_(number) if kind in _LISTS else number
+
+
+def _views(batch: Any, layout: Layout) -> dict[str, tuple[Any, Values]]:
+    views = {}
+    for name, kind in layout.columns.items():
+        column = batch.column(name)
+        if kind in _LISTS:
+            views[name] = (column.offsets.to_numpy(), column.values.to_numpy())
+        else:
+            views[name] = (None, column.to_numpy())
+    return views

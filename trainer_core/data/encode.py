@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trainer_core.data.jinja import Spans
 from trainer_core.data.masks import Masker
-from trainer_core.data.rows import BadRow, Conversation, Encoded, Place, PlainText, Sample
+from trainer_core.data.rows import BadRow, Conversation, Encoded, Place, PlainText, Sample, spoken
 from trainer_core.data.templates import FIELD, Template, adds_bos
 from trainer_core.errors import InvalidSpec
 
@@ -69,7 +69,7 @@ class Encoder:
         """The text that is tokenized; raises BadRow for a sample that cannot be trained."""
         if isinstance(sample, Conversation):
             return Rendered(*self._masker.render(sample, loss_on), plain=False)
-        return _plain(sample, loss_on)
+        return _plain(spoken(sample), loss_on)
 
     def cut(self, row: Encoded, length: int, *, keep_end: bool) -> Encoded:
         """The first (or last) `length` tokens of a row; a leading BOS stays."""

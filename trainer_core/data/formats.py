@@ -1,40 +1,24 @@
-"""Row formats: detecting them from columns, and turning a row into a sample unaltered."""
+"""Row formats: the table of them, detecting one from columns, and turning a row into a sample."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer_core.data.messages import (
-    checked,
-    kind,
-    listed,
-    message,
-    nearest,
-    parsed,
-    read_turns,
-)
-from trainer_core.data.rows import BadRow, Conversation, Message, PlainText, Row, Sample
+from trainer_core.data import chat_formats, labelled_formats
+from trainer_core.data.messages import MESSAGE_COLUMNS, listed, nearest, parsed
+from trainer_core.data.row_format import RowFormat
+from trainer_core.data.rows import Conversation, Row, Sample
 from trainer_core.errors import InvalidData, InvalidSpec
 from trainer_core.spec import DataSource
 
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "messages": ("messages", "conversations"),
-    "sharegpt": ("conversations", "messages", "system"),
-    "alpaca": ("instruction", "input", "output", "system", "history"),
-    "prompt_completion": ("prompt", "completion"),
-    "text": ("text",),
+FORMATS: dict[str, RowFormat] = {
+    "messages": chat_formats.MESSAGES,
+    "sharegpt": chat_formats.SHAREGPT,
+    "alpaca": chat_formats.ALPACA,
+    "prompt_completion": chat_formats.PROMPT_COMPLETION,
+    "classification": labelled_formats.CLASSIFICATION,
+    "text": chat_formats.TEXT,
 }
-_REQUIRED = {
-    "alpaca": ("instruction", "output"),
-    "prompt_completion": ("prompt", "completion"),
-    "text": ("text",),
-}
-_NEEDS = {
-    "messages": "`messages` (role, content)",
-    "sharegpt": "`conversations` (from, value)",
-    "alpaca": "`instruction` and `output`",
-    "prompt_completion": "`prompt` and `completion`",
-    "text": "`text`",
-}
+ALL = tuple(FORMATS)
 
 
 def rename(values: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
@@ -46,20 +30,25 @@ def rename(values: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]
     return renamed | {ours: values[name] for name, ours in theirs.items() if name in values}
 
 
-def detect(rows: Sequence[Row], source: DataSource, field: str) -> str:
+def detect(
+    rows: Sequence[Row], source: DataSource, field: str, accepted: Sequence[str] = ALL
+) -> str:
     """The format of a source, from its first readable rows; never a guess.
 
-    Raises InvalidData where no format fits, several do, or rows differ, and names the way out.
+    Only formats that the task has `accepted` are thought of. Raises InvalidData where none fits,
+    several do, or rows differ, and names the way out.
     """
-    if problem := mapping_problem(source, field):
+    if problem := format_problem(source, field, accepted):
+        raise InvalidSpec(problem, f"{field}.format")
+    if problem := mapping_problem(source, field, accepted):
         raise InvalidSpec(problem, f"{field}.columns")
     _check_mapping(rows, source, field)
     if source.format != "auto":
         _check_required(rows[0], source, field)
         return source.format
-    first = _candidates(rename(rows[0].values, source.columns))
+    first = _candidates(rename(rows[0].values, source.columns), accepted)
     for row in rows[1:]:
-        other = _candidates(rename(row.values, source.columns))
+        other = _candidates(rename(row.values, source.columns), accepted)
         if other != first:
             raise InvalidData(
                 f"{field}: its rows differ: {rows[0].place} looks like {listed(first)}, "
@@ -68,31 +57,44 @@ def detect(rows: Sequence[Row], source: DataSource, field: str) -> str:
                 field,
             )
     if len(first) != 1:
-        raise _undecided(first, rows[0], source, field)
+        raise _undecided(first, rows[0], source, field, accepted)
     return first[0]
 
 
 def to_sample(values: dict[str, Any], format_: str, default_system: str | None) -> Sample:
     """Turn a (renamed) row into a sample, its content untouched; raises BadRow."""
-    sample = _CONVERTERS[format_](values)
-    if (
-        default_system is not None
-        and isinstance(sample, Conversation)
-        and sample.messages[0]["role"] not in ("system", "developer")
-    ):
-        system = {"role": "system", "content": default_system}
-        prompt = sample.prompt_messages
-        return Conversation([system, *sample.messages], None if prompt is None else prompt + 1)
-    return sample
+    sample = FORMATS[format_].convert(values)
+    return sample if default_system is None else _with_system(sample, default_system)
 
 
-def _candidates(values: Mapping[str, Any]) -> list[str]:
-    found = [name for name, needed in _REQUIRED.items() if all(c in values for c in needed)]
-    for column in ("messages", "conversations"):
+def _with_system(sample: Sample, text: str) -> Sample:
+    if not isinstance(sample, Conversation):
+        return sample
+    if sample.messages[0]["role"] in ("system", "developer"):
+        return sample
+    system = {"role": "system", "content": text}
+    prompt = sample.prompt_messages
+    return Conversation([system, *sample.messages], None if prompt is None else prompt + 1)
+
+
+def _candidates(values: Mapping[str, Any], accepted: Sequence[str]) -> list[str]:
+    """Formats whose columns are all there, but none that another one contains."""
+    found = [
+        name
+        for name, format_ in FORMATS.items()
+        if format_.required and all(c in values for c in format_.required)
+    ]
+    for column in MESSAGE_COLUMNS:
         if column in values:
-            spelling = _kind_of_turns(values[column])
-            found.insert(0, spelling)
-    return list(dict.fromkeys(found))
+            found.insert(0, _kind_of_turns(values[column]))
+    found = [name for name in dict.fromkeys(found) if name in accepted]
+    return [name for name in found if not any(_within(name, other) for other in found)]
+
+
+def _within(name: str, other: str) -> bool:
+    return set(FORMATS[name].required) < set(FORMATS[other].required) and bool(
+        FORMATS[name].required
+    )
 
 
 def _kind_of_turns(turns: Any) -> str:
@@ -118,7 +120,7 @@ def _check_required(row: Row, source: DataSource, field: str) -> None:
     if missing:
         seen = list(row.values)
         raise InvalidData(
-            f"{field}.format is '{source.format}', which needs {_NEEDS[source.format]}, but "
+            f"{field}.format is '{source.format}', which needs {FORMATS[source.format].needs}, but "
             f"{row.place} has no column '{missing}'{nearest(missing, seen)}; it has "
             f"{listed(seen)}: map it in {field}.columns, such as {{'{missing}': "
             f"'{seen[0] if seen else 'name'}'}}",
@@ -128,13 +130,15 @@ def _check_required(row: Row, source: DataSource, field: str) -> None:
 
 def missing_column(values: Mapping[str, Any], format_: str) -> str | None:
     """The first column that a format needs and a row lacks."""
-    if format_ in ("messages", "sharegpt"):
-        either = COLUMNS[format_][:2]
+    if format_ in chat_formats.TURNS:
+        either = chat_formats.TURNS[format_]
         return None if any(c in values for c in either) else either[0]
-    return next((c for c in _REQUIRED[format_] if c not in values), None)
+    return next((c for c in FORMATS[format_].required if c not in values), None)
 
 
-def _undecided(found: list[str], row: Row, source: DataSource, field: str) -> InvalidData:
+def _undecided(
+    found: list[str], row: Row, source: DataSource, field: str, accepted: Sequence[str]
+) -> InvalidData:
     columns = listed(rename(row.values, source.columns))
     if found:
         return InvalidData(
@@ -142,101 +146,38 @@ def _undecided(found: list[str], row: Row, source: DataSource, field: str) -> In
             f"in {field}.format",
             f"{field}.format",
         )
-    wanted = [c for names in _REQUIRED.values() for c in names] + ["messages", "conversations"]
+    formats = [FORMATS[name] for name in accepted]
+    wanted = [c for f in formats for c in f.required] + [c for f in formats for c in f.columns]
     hint = next((h for c in row.values if (h := nearest(c, wanted, "is `{}` meant by it?"))), "")
+    first, second = (formats[0].columns * 2)[:2]
     return InvalidData(
         f"{field} fits no format: {row.place} has the columns {columns}{hint}. Formats need "
-        f"{', '.join(_NEEDS.values())}: map columns in {field}.columns, such as "
-        "{'prompt': 'question', 'completion': 'answer'}",
+        f"{', '.join(f.needs for f in formats)}: map columns in {field}.columns, such as "
+        f"{_example_mapping(first, second, accepted)}",
         f"{field}.format",
     )
 
 
-def _messages(values: dict[str, Any]) -> Sample:
-    if values.get("tools"):
-        raise BadRow("it has `tools`, but this task cannot learn tool calls: take them out")
-    return Conversation(read_turns(_column(values, "messages"), "messages"))
+def _example_mapping(first: str, second: str, accepted: Sequence[str]) -> str:
+    if "prompt_completion" in accepted:
+        return "{'prompt': 'question', 'completion': 'answer'}"
+    return f"{{'{first}': 'their_name', '{second}': 'another'}}"
 
 
-def _sharegpt(values: dict[str, Any]) -> Sample:
-    if values.get("tools"):
-        raise BadRow("it has `tools`, but this task cannot learn tool calls: take them out")
-    turns = read_turns(_column(values, "sharegpt"), "conversations")
-    system = values.get("system")
-    if system is not None and system != "":
-        if turns[0]["role"] == "system":
-            raise BadRow("it has a system message both in `system` and in its turns: keep one")
-        turns = [message("system", system, "system"), *turns]
-    return Conversation(turns)
-
-
-def _alpaca(values: dict[str, Any]) -> Sample:
-    turns: list[Message] = []
-    if system := _optional_text(values, "system"):
-        turns.append(message("system", system, "system"))
-    history = parsed(values.get("history"))
-    if history is not None and history != "" and not isinstance(history, list):
-        raise BadRow(f"`history` must be a list of [question, answer], not {kind(history)}")
-    for pair in history or ():
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise BadRow("`history` must be a list of [question, answer]")
-        turns.append(message("user", pair[0], "history"))
-        turns.append(message("assistant", pair[1], "history"))
-    question = _text(values, "instruction")
-    if given := _optional_text(values, "input"):
-        question = f"{question}\n{given}"
-    turns.append(message("user", question, "instruction"))
-    turns.append(message("assistant", _text(values, "output"), "output"))
-    return Conversation(turns)
-
-
-def _prompt_completion(values: dict[str, Any]) -> Sample:
-    prompt, completion = (_existing(values, name) for name in ("prompt", "completion"))
-    if isinstance(prompt, str) and isinstance(completion, str):
-        return PlainText(checked(prompt, "prompt"), checked(completion, "completion"))
-    if isinstance(prompt, list) and isinstance(completion, list):
-        before, after = read_turns(prompt, "prompt"), read_turns(completion, "completion")
-        return Conversation([*before, *after], len(before))
-    raise BadRow(
-        "`prompt` and `completion` must both be strings or both be lists of messages; they are "
-        f"{kind(prompt)} and {kind(completion)}"
+def format_problem(source: DataSource, field: str, accepted: Sequence[str]) -> str | None:
+    """Why a task does not take the format that a source names; None where it does."""
+    if source.format in ("auto", *accepted):
+        return None
+    return (
+        f"{field}.format is '{source.format}', which this task does not take: use 'auto' or one of "
+        f"{listed(accepted)}"
     )
 
 
-def _plain_text(values: dict[str, Any]) -> Sample:
-    return PlainText("", _text(values, "text"))
-
-
-def _column(values: Mapping[str, Any], format_: str) -> Any:
-    for name in COLUMNS[format_][:2]:
-        if name in values:
-            return values[name]
-    return _existing(values, COLUMNS[format_][0])
-
-
-def _text(values: Mapping[str, Any], column: str) -> str:
-    return checked(_existing(values, column), column)
-
-
-def _optional_text(values: Mapping[str, Any], column: str) -> str:
-    """The text of a column that may be missing, null or empty; nothing else is left out."""
-    value = values.get(column)
-    return "" if value is None else checked(value, column)
-
-
-def _existing(values: Mapping[str, Any], column: str) -> Any:
-    if column not in values:
-        raise BadRow(
-            f"the column `{column}` is missing{nearest(column, list(values))}; the row has "
-            f"{listed(values)}"
-        )
-    return values[column]
-
-
-def mapping_problem(source: DataSource, field: str) -> str | None:
+def mapping_problem(source: DataSource, field: str, accepted: Sequence[str] = ALL) -> str | None:
     """What is wrong with `columns` by itself; None where nothing is."""
-    formats = COLUMNS if source.format == "auto" else {source.format: COLUMNS[source.format]}
-    known = list(dict.fromkeys(name for names in formats.values() for name in names))
+    names = accepted if source.format == "auto" else (source.format,)
+    known = list(dict.fromkeys(c for name in names for c in FORMATS[name].columns))
     unknown = next((name for name in source.columns if name not in known), None)
     if unknown is not None:
         return (
@@ -246,12 +187,3 @@ def mapping_problem(source: DataSource, field: str) -> str | None:
     if len(set(source.columns.values())) < len(source.columns):
         return f"{field}.columns maps one column of the source to several names: map it once"
     return None
-
-
-_CONVERTERS: dict[str, Callable[[dict[str, Any]], Sample]] = {
-    "messages": _messages,
-    "sharegpt": _sharegpt,
-    "alpaca": _alpaca,
-    "prompt_completion": _prompt_completion,
-    "text": _plain_text,
-}

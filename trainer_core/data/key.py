@@ -31,7 +31,7 @@ def content_key(
     split = validation.split_ratio if isinstance(validation, SplitRatio) else None
     parts = {
         "version": VERSION,
-        "task": spec.task.model_dump(mode="json"),
+        "task": spec.task.model_dump(mode="json", exclude=set(spec.task.without_effect_on_rows)),
         "policies": spec.data.model_dump(mode="json", exclude={"train", "validation"}),
         "sources": {
             source.key: _source(source, launch, secrets)

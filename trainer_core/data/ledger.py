@@ -1,6 +1,7 @@
 """The ledger: each dropped, cut or refused row with its place and reason, on disk."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,11 +29,12 @@ class Problems:
 class Ledger:
     """Writes `ledger.jsonl`, and decides by the spec's policies whether a row ends the run."""
 
-    def __init__(self, path: Path, data: Data, max_length: int) -> None:
+    def __init__(self, path: Path, data: Data, max_length: int, policies: Sequence[str]) -> None:
         # Rows may hold half characters, which no encoding takes.
         self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
         self._data = data
         self._max_length = max_length
+        self._policies = [policy for policy in policies if policy != "error"]
         self._bad = Problems()
         self._long = Problems()
         self._longest = 0
@@ -61,6 +63,10 @@ class Ledger:
         """A row cut to `max_length`."""
         self.cut += 1
         self._write(place, "cut", "over_length", f"{policy}: {tokens} tokens → {self._max_length}")
+
+    def split_long(self, place: Place, tokens: int, pieces: int) -> None:
+        """A row that went on in further rows; nothing of it is lost."""
+        self._write(place, "split", "over_length", f"{tokens} tokens → {pieces} rows")
 
     def check(self, rows_in: int) -> None:
         """Raise InvalidData if the rows seen so far break a policy of the spec."""
@@ -91,7 +97,8 @@ class Ledger:
         return InvalidData(
             f"{self._long.count} rows are longer than task.max_length ({self._max_length}), the "
             f"longest has {self._longest} tokens: {', '.join(self._long.first)}{more}. Raise "
-            "task.max_length, or choose data.over_length: truncate_right, truncate_left or drop",
+            f"task.max_length, or choose data.over_length: {', '.join(self._policies[:-1])} or "
+            f"{self._policies[-1]}",
             "data.over_length",
         )
 

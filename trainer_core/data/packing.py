@@ -1,10 +1,10 @@
 """Packing: several whole samples in one row of `max_length` tokens, first fit."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from trainer_core.data.arrow import ArrowRows, Tokens
+from trainer_core.data.arrow import ArrowRows, Values
 
 
 def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -33,7 +33,7 @@ def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return bins
 
 
-def packed_row(rows: ArrowRows, numbers: Iterable[int]) -> dict[str, Tokens]:
+def packed_row(rows: ArrowRows, numbers: Iterable[int]) -> dict[str, Values]:
     """One row of several samples; position ids restart at 0 with each of them.
 
     A sample's first label is −100 (the encoder sees to it), so the last token of one sample is
@@ -46,3 +46,12 @@ def packed_row(rows: ArrowRows, numbers: Iterable[int]) -> dict[str, Tokens]:
         "labels": np.concatenate([sample["labels"] for sample in samples]),
         "position_ids": np.concatenate(positions),
     }
+
+
+def packed_rows(
+    rows: ArrowRows, chosen: Sequence[int], capacity: int
+) -> Iterator[dict[str, Values]]:
+    """The chosen samples, first fit in their order, in rows of at most `capacity` tokens."""
+    lengths = rows.lengths()
+    for bin_ in first_fit([lengths[i] for i in chosen], capacity):
+        yield packed_row(rows, (chosen[i] for i in bin_))

@@ -1,20 +1,20 @@
-"""From a source's rows to token rows, with every row accounted for."""
+"""From a source's rows to prepared rows, with every row accounted for."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from trainer_core.data.encode import Encoder, default_loss
 from trainer_core.data.formats import detect, rename, to_sample
 from trainer_core.data.ledger import Ledger
 from trainer_core.data.messages import ignored_keys
-from trainer_core.data.rows import BadRow, Encoded, Place, Row, Sample
+from trainer_core.data.row_encoder import RowEncoder
+from trainer_core.data.rows import BadRow, Place, PreparedRow, Row, Sample
 from trainer_core.data.sources import Source
 from trainer_core.errors import InvalidData
-from trainer_core.spec import Data, SftTask
+from trainer_core.spec import TrainSpec
+from trainer_core.task import task_of
 
-DEFAULT_MAX_LENGTH = 1024
 _BATCH = 256
 _HEAD = 20
 _HEAD_LIMIT = 1000
@@ -34,24 +34,19 @@ class Pipeline:
     """Encodes sources under one task's and one spec's policies."""
 
     def __init__(
-        self,
-        task: SftTask,
-        data: Data,
-        encoder: Encoder,
-        ledger: Ledger,
-        tell: Callable[[int], None],
+        self, spec: TrainSpec, encoder: RowEncoder, ledger: Ledger, tell: Callable[[int], None]
     ) -> None:
-        self._task = task
-        self._data = data
+        self._data = spec.data
+        self._accepted = task_of(spec).FACTS.formats
+        self._system: str | None = getattr(spec.task, "default_system", None)
         self._encoder = encoder
         self._ledger = ledger
         self._tell = tell
         self._told = time.monotonic()
-        self._max_length = task.max_length or DEFAULT_MAX_LENGTH
         self.counts = Counts()
 
-    def encode(self, source: Source) -> Iterator[Encoded]:
-        """Token rows of one source, in order; raises InvalidData for what policies refuse."""
+    def encode(self, source: Source) -> Iterator[PreparedRow]:
+        """Prepared rows of one source, in order; raises InvalidData for what policies refuse."""
         rows = source.rows()
         head = _head(rows)
         if not head:
@@ -59,15 +54,13 @@ class Pipeline:
         readable = [row for row in head if row.problem is None]
         if not readable:
             self._refuse(head, source)
-        format_ = detect(readable[:_HEAD], source.spec, source.field)
+        format_ = detect(readable[:_HEAD], source.spec, source.field, self._accepted)
         self.counts.formats[source.key] = format_
         self._note_ignored(readable[:_HEAD], format_, source)
-        loss_on = default_loss(format_, self._task.loss_on, source.field)
         for batch in _batches(chain(head, rows)):
             samples = list(self._samples(batch, format_, source))
-            for place, outcome in self._encoder.encode(samples, loss_on):
-                if row := self._accept(place, outcome):
-                    yield row
+            for place, outcome in self._encoder.encode(samples, format_, source.field):
+                yield from self._accept(place, outcome)
             self._report_progress()
 
     def _note_ignored(self, rows: Iterable[Row], format_: str, source: Source) -> None:
@@ -99,38 +92,42 @@ class Pipeline:
                 continue
             try:
                 values = rename(row.values, source.spec.columns)
-                yield row.place, to_sample(values, format_, self._task.default_system)
+                yield row.place, to_sample(values, format_, self._system)
             except BadRow as problem:
                 self._ledger.bad(row.place, problem.message)
 
-    def _accept(self, place: Place, outcome: Encoded | BadRow) -> Encoded | None:
+    def _accept(self, place: Place, outcome: PreparedRow | BadRow) -> Iterator[PreparedRow]:
         if isinstance(outcome, BadRow):
             self._ledger.bad(place, outcome.message)
-            return None
-        row = self._fit(outcome)
-        if row is not None and not row.trained:
+            return
+        for row in self._fit(outcome):
+            if row.trained:
+                yield row
+                continue
             self._ledger.bad(
                 place,
-                f"no token would be trained (task.max_length {self._max_length}, "
-                f"{len(outcome.input_ids)} tokens): raise task.max_length or change the row",
+                f"no token would be trained (task.max_length {self._encoder.max_length}, "
+                f"{outcome.longest} tokens): raise task.max_length or change the row",
             )
-            return None
-        return row
 
-    def _fit(self, row: Encoded) -> Encoded | None:
-        """The row, cut where the policy says so; None where it is not used."""
-        tokens = len(row.input_ids)
-        if tokens <= self._max_length:
-            return row
+    def _fit(self, row: PreparedRow) -> Sequence[PreparedRow]:
+        """The row, cut where the policy says so; nothing where it is not used."""
+        tokens = row.longest
+        if tokens <= self._encoder.max_length:
+            return [row]
         policy = self._data.over_length
         if policy == "error":
             self._ledger.over_length(row.place, tokens)
-            return None
+            return []
         if policy == "drop":
             self._ledger.drop_long(row.place, tokens)
-            return None
+            return []
+        if policy == "split":
+            pieces = self._encoder.split(row)
+            self._ledger.split_long(row.place, tokens, len(pieces))
+            return pieces
         self._ledger.cut_long(row.place, tokens, policy)
-        return self._encoder.cut(row, self._max_length, keep_end=policy == "truncate_left")
+        return [self._encoder.cut(row, keep_end=policy == "truncate_left")]
 
     def _report_progress(self) -> None:
         if time.monotonic() - self._told >= _TELL_SECONDS:

@@ -7,12 +7,10 @@ from typing import Any
 from trainer_core.data.report import PreparedReport, read_report
 from trainer_core.errors import InvalidData
 
-_COLUMNS = ("input_ids", "labels", "position_ids")
-
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tokenised rows as `datasets.Dataset`, and the report of the preparation."""
+    """Prepared rows as `datasets.Dataset`, and the report of the preparation."""
 
     train: Any
     validation: Any | None
@@ -20,7 +18,7 @@ class Prepared:
 
     @property
     def columns(self) -> list[str]:
-        """`input_ids`, `labels`, and `position_ids` where rows are packed."""
+        """The columns of a row, such as `input_ids` and `labels`; they differ by task."""
         return list(self.train.column_names)
 
     @property
@@ -56,9 +54,8 @@ def _dataset(path: Path, fingerprint: str) -> Any:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (OSError, pa.ArrowInvalid) as error:
         raise InvalidData(f"{path} cannot be read: {error}; prepare it again") from error
-    names = [name for name in _COLUMNS if name in table.column_names]
     # A fingerprint of our own: computing one would hash every token at each start.
-    return Dataset(_wrap(table.select(names)), fingerprint=fingerprint)
+    return Dataset(_wrap(table), fingerprint=fingerprint)
 
 
 def _wrap(table: Any) -> Any:

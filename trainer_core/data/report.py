@@ -33,10 +33,13 @@ class PreparedReport(BaseModel):
     formats: dict[str, str] = Field(default_factory=dict, description="Source → its row format.")
     max_length: int = 0
     packed: bool = False
-    template_hash: str
+    template_hash: str = Field("", description="Empty for tasks without a chat template.")
     tokenizer_hash: str = ""
     data_hash: str = Field(description="sha256 over the token rows that are trained on.")
     validation_hash: str | None = None
+    facts: dict[str, Any] = Field(
+        default_factory=dict, description="What the run must know of all rows, such as `labels`."
+    )
     example: dict[str, Any] = Field(
         default_factory=dict,
         description="The first training row as rendered `text`, and its `trained` parts.",

@@ -1,7 +1,8 @@
 """The things that flow through preparation: rows with their place, and what they become."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 Message = dict[str, str]
 
@@ -53,7 +54,51 @@ class PlainText:
     completion: str
 
 
-Sample = Conversation | PlainText
+@dataclass(frozen=True, slots=True)
+class LabelledText:
+    """A text, or a pair of texts, and what the row says is its label."""
+
+    text: str
+    pair: str | None
+    label: Any
+
+
+Sample = Conversation | PlainText | LabelledText
+
+
+def spoken(sample: Sample) -> PlainText:
+    """The sample as the plain text that it is: no other kind reaches those who ask."""
+    if not isinstance(sample, PlainText):
+        raise TypeError(f"a text expected, not {type(sample).__name__}")
+    return sample
+
+
+class PreparedRow(Protocol):
+    """One sample ready to be written: its values by column, and what can be said about them."""
+
+    @property
+    def place(self) -> Place:
+        """Where it stood in its source."""
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The columns of the staged layout."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest sequence."""
+
+    @property
+    def trained(self) -> int:
+        """How many tokens or labels carry loss; a row with none is not used."""
+
+    @property
+    def content(self) -> Sequence[int]:
+        """All of it as numbers: two rows that share it repeat each other."""
+
+    @property
+    def answer(self) -> Sequence[int]:
+        """What is learned, as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +113,23 @@ class Encoded:
     def trained(self) -> int:
         """Tokens that carry loss; the first one never does, because nothing predicts it."""
         return len(self.labels) - self.labels.count(-100)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Both columns."""
+        return {"input_ids": self.input_ids, "labels": self.labels}
+
+    @property
+    def longest(self) -> int:
+        """Its tokens."""
+        return len(self.input_ids)
+
+    @property
+    def content(self) -> Sequence[int]:
+        """Its tokens."""
+        return self.input_ids
+
+    @property
+    def answer(self) -> Sequence[int]:
+        """The tokens that carry loss."""
+        return [label for label in self.labels if label != -100]

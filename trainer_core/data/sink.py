@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer_core.data.arrow import ArrowRows, ArrowWriter
-from trainer_core.data.packing import first_fit, packed_row
+from trainer_core.data.row_encoder import RowEncoder
 from trainer_core.errors import InvalidData
 from trainer_core.spec import SplitRatio, TrainSpec
-
-PLAIN = ("input_ids", "labels")
-PACKED = (*PLAIN, "position_ids")
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ def hold_out(count: int, ratio: float, seed: int) -> tuple[list[int], list[int]]
 
 
 def lay_out_all(
-    spec: TrainSpec, staged: Mapping[str, Path], folder: Path, max_length: int
+    spec: TrainSpec, staged: Mapping[str, Path], folder: Path, encoder: RowEncoder
 ) -> tuple[Part, Part | None]:
     """Write `train.arrow` and, where the spec asks for it, `validation.arrow` in `folder`.
 
@@ -53,17 +50,16 @@ def lay_out_all(
     numbers: dict[str, Sequence[int] | None] = dict.fromkeys(staged)
     sources = dict(staged)
     if isinstance(spec.data.validation, SplitRatio):
-        count = _count(staged["train"])
+        count = _count(staged["train"], encoder)
         ratio = spec.data.validation.split_ratio
         numbers["train"], numbers["validation"] = hold_out(count, ratio, split_seed(spec))
         sources["validation"] = staged["train"]
     if "validation" in sources and spec.evaluation.max_samples is not None:
         chosen = numbers["validation"]
-        every = range(_count(sources["validation"])) if chosen is None else chosen
+        every = range(_count(sources["validation"], encoder)) if chosen is None else chosen
         numbers["validation"] = every[: spec.evaluation.max_samples]
-    pack_to = max_length if spec.task.packing else None
     parts = {
-        name: lay_out(path, numbers[name], folder / f"{name}.arrow", pack_to)
+        name: lay_out(path, numbers[name], folder / f"{name}.arrow", encoder)
         for name, path in sources.items()
     }
     for name, part in parts.items():
@@ -82,23 +78,19 @@ def split_seed(spec: TrainSpec) -> int:
     return training.seed if training.data_seed is None else training.data_seed
 
 
-def _count(staged: Path) -> int:
-    return len(ArrowRows(staged))
+def _count(staged: Path, encoder: RowEncoder) -> int:
+    return len(ArrowRows(staged, encoder.staged))
 
 
-def lay_out(staged: Path, numbers: Sequence[int] | None, out: Path, pack_to: int | None) -> Part:
+def lay_out(staged: Path, numbers: Sequence[int] | None, out: Path, encoder: RowEncoder) -> Part:
     """Write the samples `numbers` (None: all) of a staged file to `out`, packed if wished."""
-    rows = ArrowRows(staged)
+    rows = ArrowRows(staged, encoder.staged)
     chosen = range(len(rows)) if numbers is None else numbers
     all_lengths = rows.lengths()
     lengths = [all_lengths[i] for i in chosen]
-    with ArrowWriter(out, PLAIN if pack_to is None else PACKED) as writer:
-        if pack_to is None:
-            for number in chosen:
-                writer.write(rows[number])
-        else:
-            for bin_ in first_fit(lengths, pack_to):
-                writer.write(packed_row(rows, (chosen[i] for i in bin_)))
+    with ArrowWriter(out, encoder.final) as writer:
+        for row in encoder.arrange(rows, chosen):
+            writer.write(row)
     return Part(writer.rows, len(lengths), lengths, writer.tokens, writer.trained, writer.hash)
 
 

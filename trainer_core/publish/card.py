@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer_core.spec import DataSource, TrainSpec
+from trainer_core.task import task_of
+
+_NOT_SETTINGS = {"type", "chat_template", "default_system", "loss_on", "label_names"}
+_SHOWN_LABELS = 20
 
 
 @dataclass(frozen=True)
@@ -29,51 +33,47 @@ class CardFacts:
 def model_card(spec: TrainSpec, facts: CardFacts) -> str:
     """The card as Markdown with the hub's front matter."""
     sections = [
-        _front_matter(facts),
-        f"# {facts.name}\n\n{_summary(facts)}",
-        _table("Results", _results(facts)),
+        _front_matter(spec, facts),
+        f"# {facts.name}\n\n{_summary(spec, facts)}",
+        _table("Results", _results(spec, facts)),
         _table("Data", _data(spec, facts)),
         _table("Settings", _settings(spec)),
-        f"## How to load it\n\n```python\n{_loading(facts)}\n```",
+        f"## How to load it\n\n```python\n{_loading(spec, facts)}\n```",
         _table("Made with", facts.versions),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _front_matter(facts: CardFacts) -> str:
+def _front_matter(spec: TrainSpec, facts: CardFacts) -> str:
     library = "peft" if facts.kind == "adapter" else "transformers"
     lines = [
         "---",
         f"library_name: {library}",
-        "pipeline_tag: text-generation",
-        "tags: [polar-trainer, sft]",
+        f"pipeline_tag: {task_of(spec).FACTS.card.pipeline_tag}",
+        f"tags: [polar-trainer, {spec.task.type}]",
     ]
     if "/" in facts.base and not facts.base.startswith(("/", ".", "s3:")):
         lines.append(f"base_model: {json.dumps(facts.base)}")
     return "\n".join([*lines, "---"])
 
 
-def _summary(facts: CardFacts) -> str:
+def _summary(spec: TrainSpec, facts: CardFacts) -> str:
     what = {
         "adapter": "A LoRA adapter for",
         "merged": "A LoRA adapter merged into",
         "full": "A full fine-tuning of",
     }[facts.kind]
-    text = f"{what} `{facts.base}`, made by supervised fine-tuning ({facts.steps} steps)."
+    made_by = task_of(spec).FACTS.card.made_by
+    text = f"{what} `{facts.base}`, made by {made_by} ({facts.steps} steps)."
     if facts.merge_drift is not None:
         text += f" Merging changed the logits by at most {facts.merge_drift:.3g}."
     return text
 
 
-def _results(facts: CardFacts) -> dict[str, Any]:
-    names = {
-        "loss": "training loss (last)",
-        "eval_loss": "validation loss",
-        "eval_mean_token_accuracy": "validation token accuracy",
-    }
+def _results(spec: TrainSpec, facts: CardFacts) -> dict[str, Any]:
     return {
         label: f"{facts.metrics[name]:.4f}"
-        for name, label in names.items()
+        for name, label in task_of(spec).FACTS.card.results.items()
         if name in facts.metrics
     }
 
@@ -85,7 +85,8 @@ def _data(spec: TrainSpec, facts: CardFacts) -> dict[str, Any]:
         "rows": report.get("rows_kept"),
         "tokens": report.get("total_tokens"),
         "tokens with loss": report.get("trained_tokens"),
-        "loss on": spec.task.loss_on,
+        "loss on": getattr(spec.task, "loss_on", None),
+        "labels": _labels(report),
         "data hash": report.get("data_hash"),
         "chat template hash": facts.template_hash,
     }
@@ -100,8 +101,7 @@ def _source(source: DataSource) -> str:
 def _settings(spec: TrainSpec) -> dict[str, Any]:
     settings: dict[str, Any] = spec.training.model_dump(exclude_none=True)
     settings["precision"] = spec.precision
-    settings["max_length"] = spec.task.max_length
-    settings["packing"] = spec.task.packing
+    settings |= spec.task.model_dump(exclude=_NOT_SETTINGS, exclude_none=True)
     if spec.adapter is not None:
         settings |= {f"adapter.{k}": v for k, v in spec.adapter.model_dump().items()}
     return settings
@@ -116,18 +116,38 @@ def _cell(value: Any) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
-def _loading(facts: CardFacts) -> str:
-    if facts.kind == "adapter":
+def _labels(report: dict[str, Any]) -> str | None:
+    labels = report.get("facts", {}).get("labels")
+    if not labels:
+        return None
+    more = f" and {len(labels) - _SHOWN_LABELS} more" if len(labels) > _SHOWN_LABELS else ""
+    return ", ".join(map(str, labels[:_SHOWN_LABELS])) + more
+
+
+def _loading(spec: TrainSpec, facts: CardFacts) -> str:
+    kind = task_of(spec).FACTS.model
+    auto_class = kind.auto_class
+    if facts.kind != "adapter":
+        return _snippet(f"from transformers import {auto_class}, AutoTokenizer", auto_class)
+    if kind.new_head:
         return (
-            "from peft import AutoPeftModelForCausalLM\n"
-            "from transformers import AutoTokenizer\n\n"
+            "from peft import PeftModel\n"
+            f"from transformers import AutoConfig, {auto_class}, AutoTokenizer\n\n"
             'folder = "…"  # this folder\n'
-            "model = AutoPeftModelForCausalLM.from_pretrained(folder)\n"
+            "config = AutoConfig.from_pretrained(folder)  # with the names of the labels\n"
+            f"base = {auto_class}.from_pretrained({json.dumps(facts.base)}, config=config)\n"
+            "model = PeftModel.from_pretrained(base, folder)\n"
             "tokenizer = AutoTokenizer.from_pretrained(folder)"
         )
+    peft_class = auto_class.replace("AutoModel", "AutoPeftModel")
+    imports = f"from peft import {peft_class}\nfrom transformers import AutoTokenizer"
+    return _snippet(imports, peft_class)
+
+
+def _snippet(imports: str, auto_class: str) -> str:
     return (
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f"{imports}\n\n"
         'folder = "…"  # this folder\n'
-        "model = AutoModelForCausalLM.from_pretrained(folder)\n"
+        f"model = {auto_class}.from_pretrained(folder)\n"
         "tokenizer = AutoTokenizer.from_pretrained(folder)"
     )

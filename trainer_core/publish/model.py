@@ -14,6 +14,7 @@ from trainer_core.publish.card import CardFacts, model_card
 from trainer_core.publish.manifest import Manifest, sync_folder, write_manifest
 from trainer_core.report import Reporter
 from trainer_core.spec import TrainSpec
+from trainer_core.task import task_of
 
 FOLDER = "model"
 STAGING = ".model.writing"
@@ -59,11 +60,14 @@ def _write(
     if _is_adapter(model) and publication.spec.publish.merge == "always":
         model, drift = merge(model)
         card = replace(card, kind="merged", merge_drift=drift)
-    _config_of(model).use_cache = True  # training turned it off; generation wants it
+    if hasattr(_config_of(model), "use_cache"):
+        _config_of(model).use_cache = True  # training turned it off; generation wants it
     model.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
     if _is_adapter(model):
         _name_base(folder / "adapter_config.json", loaded)
+        if task_of(publication.spec).FACTS.model.new_head:
+            _config_of(model).save_pretrained(folder)  # the label map
     check_weights(folder, model, report)
     (folder / "README.md").write_text(model_card(publication.spec, card))
     (folder / "run_lock.json").write_text(json.dumps(publication.lock, indent=1))

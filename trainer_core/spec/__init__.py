@@ -5,13 +5,14 @@ Only `task`, `model` and `data` are required. A field left out (None, or `auto`)
 (Transformers, TRL, PEFT).
 """
 
-from trainer_core.spec.base import Name, SecretRef, Strict
+from trainer_core.spec.base import Name, SecretRef, Strict, TaskBlock
 from trainer_core.spec.data import Data, DataFormat, DataSource, SplitRatio
 from trainer_core.spec.launch import Launch, Paths
 from trainer_core.spec.model import ModelRef
 from trainer_core.spec.results import Checkpoint, Evaluation, MlflowTracking, Publish, Tracking
 from trainer_core.spec.task import TaskSpec
 from trainer_core.spec.tasks.sft import SftTask
+from trainer_core.spec.tasks.text_classification import TextClassificationTask
 from trainer_core.spec.train import TrainSpec
 from trainer_core.spec.training import Distributed, LoraAdapter, TargetModules, Training
 
@@ -34,7 +35,9 @@ __all__ = [
     "SplitRatio",
     "Strict",
     "TargetModules",
+    "TaskBlock",
     "TaskSpec",
+    "TextClassificationTask",
     "Tracking",
     "TrainSpec",
     "Training",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import reduce
 from operator import getitem
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -57,3 +57,27 @@ class SecretRef(Strict):
     """A secret by name; the value never stands in a spec."""
 
     secret: Name
+
+
+class TaskBlock(Strict):
+    """What the blocks of all task types share; `type` tells them apart."""
+
+    without_effect_on_rows: ClassVar[frozenset[str]] = frozenset()
+    """Fields that change the training alone: prepared data are used again when they differ."""
+
+    @property
+    def row_length(self) -> int | None:
+        """The most tokens of a row, where the task has such a limit; None while it is open."""
+        found: int | None = getattr(self, "max_length", None)
+        return found
+
+    @property
+    def template(self) -> str | None:
+        """The wanted chat template; None for tasks that train without one."""
+        found: str | None = getattr(self, "chat_template", None)
+        return found
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a row holds several samples."""
+        return getattr(self, "packing", False) not in (False, "none")

@@ -6,7 +6,9 @@ from pydantic import Field
 
 from trainer_core.spec.base import MOST, SecretRef, Strict
 
-DataFormat = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text"]
+DataFormat = Literal[
+    "auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "classification"
+]
 
 
 class DataSource(Strict):
@@ -44,7 +46,9 @@ class Data(Strict):
 
     train: list[DataSource] = Field(min_length=1, max_length=64)
     validation: list[DataSource] | SplitRatio | None = None
-    over_length: Literal["error", "truncate_right", "truncate_left", "drop"] = "error"
+    over_length: Literal["error", "truncate_right", "truncate_left", "drop", "split"] = Field(
+        "error", description="`split` lets a plain document go on in further rows (task clm)."
+    )
     on_bad_row: Literal["error", "drop"] = "error"
     max_bad_ratio: float = Field(
         0.05, ge=0, le=1, description="With `on_bad_row: drop`: the largest share dropped."

@@ -1,5 +1,10 @@
 """The table of task types: `task` is one of these blocks, told apart by its `type`."""
 
-from trainer_core.spec.tasks.sft import SftTask
+from typing import Annotated
 
-TaskSpec = SftTask
+from pydantic import Field
+
+from trainer_core.spec.tasks.sft import SftTask
+from trainer_core.spec.tasks.text_classification import TextClassificationTask
+
+TaskSpec = Annotated[SftTask | TextClassificationTask, Field(discriminator="type")]

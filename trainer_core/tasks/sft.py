@@ -1,80 +1,52 @@
 """Supervised fine-tuning of a causal language model, on TRL's SFTTrainer."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from trainer_core.arguments import loop_arguments
-from trainer_core.callbacks import as_callback
-from trainer_core.collator import Collator
 from trainer_core.context import TrainContext
-from trainer_core.errors import InvalidSpec
-from trainer_core.loop import trainer_class
-from trainer_core.loss_kernel import ensure_loss_kernel
+from trainer_core.hardware import Hardware
+from trainer_core.problems import Problem
+from trainer_core.spec import SftTask, TrainSpec
+from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
+from trainer_core.task_rules import dotted, sources_with_pointers, template_problem
+from trainer_core.token_trainer import token_trainer
 
-# Samples that see each other differ by 0.3 and more; these are rounding errors of the logits.
-_TOLERANCE = 1e-3
-_TOLERANCE_16_BIT = 5e-2
+FACTS = TaskFacts(
+    formats=("messages", "sharegpt", "alpaca", "prompt_completion", "text"),
+    rows="tokens",
+    model=ModelKind("AutoModelForCausalLM", "a causal language model", "CAUSAL_LM"),
+    defaults=Defaults(learning_rate=2e-5, adapter_learning_rate=2e-4, max_length=1024),
+    card=CardText(
+        pipeline_tag="text-generation",
+        made_by="supervised fine-tuning",
+        results={
+            "loss": "training loss (last)",
+            "eval_loss": "validation loss",
+            "eval_mean_token_accuracy": "validation token accuracy",
+        },
+    ),
+)
+_CONVERSATIONS_ONLY = ("assistant", "last_assistant", "completion")
+
+
+def open_fields(spec: TrainSpec) -> dict[str, Any]:  # noqa: ARG001 - the protocol's
+    """The length of a row; `loss_on` stays open, because the data decide."""
+    return {"max_length": FACTS.defaults.max_length}
+
+
+def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  # noqa: ARG001 - the protocol's
+    """A template that is none, and turns wanted of plain text."""
+    task = block_of(spec, SftTask)
+    for pointer, source in sources_with_pointers(spec):
+        if source.format == "text" and task.loss_on in _CONVERSATIONS_ONLY:
+            text = (
+                f"task.loss_on is '{task.loss_on}', but {dotted(pointer)} holds plain text, which "
+                "has no turns: leave task.loss_on out, or say 'all'"
+            )
+            yield Problem(pointer="/task/loss_on", message=text, value=repr(task.loss_on))
+    yield from template_problem(task.chat_template)
 
 
 def build_trainer(context: TrainContext) -> Any:
-    """TRL's SFTTrainer on prepared tokens: rendering, masking and packing are done already."""
-    from transformers import PrinterCallback
-    from trl import SFTConfig, SFTTrainer
-
-    ensure_loss_kernel()
-    config = SFTConfig(
-        **loop_arguments(context),
-        max_length=None,
-        packing=False,  # rows are packed when they are prepared
-        dataset_kwargs={"skip_prepare_dataset": True},
-    )
-    trainer = trainer_class(SFTTrainer)(
-        model=context.loaded.model,
-        args=config,
-        data_collator=_collator(context),
-        train_dataset=context.data.train,
-        eval_dataset=context.data.validation,
-        processing_class=context.loaded.tokenizer,
-        callbacks=[as_callback(context.flow)],
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.flow = context.flow
-    trainer.checkpointer = context.checkpointer
-    if "position_ids" in context.data.columns:
-        with trainer.compute_loss_context_manager():
-            check_isolation(trainer.model)
-    return trainer
-
-
-def _collator(context: TrainContext) -> Collator:
-    attention = context.loaded.model.config._attn_implementation
-    return Collator(
-        context.loaded.tokenizer.pad_token_id,
-        context.flow.meter,
-        flatten=attention.startswith("flash"),
-    )
-
-
-def check_isolation(model: Any) -> None:
-    """Raise InvalidSpec unless this model keeps the samples of a packed row apart.
-
-    Compares a sample's logits inside of a packed row with those of the sample alone.
-    """
-    import torch
-
-    first, second = [1, 2, 3, 4], [3, 1, 2]
-    row = torch.tensor([first + second], device=model.device)
-    positions = torch.tensor([[*range(len(first)), *range(len(second))]], device=model.device)
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        packed = model(input_ids=row, position_ids=positions, use_cache=False).logits
-        alone = model(input_ids=row[:, len(first) :], use_cache=False).logits
-    model.train(training)
-    difference = (packed[:, len(first) :] - alone).abs().max().item()
-    tolerance = _TOLERANCE if alone.dtype == torch.float32 else _TOLERANCE_16_BIT
-    if difference > tolerance * max(1.0, alone.abs().max().item()):
-        raise InvalidSpec(
-            f"this model lets the samples of a packed row see each other (logits differ by"
-            f" {difference:.3g}): set task.packing to false",
-            "task.packing",
-        )
+    """TRL's SFTTrainer on prepared tokens."""
+    return token_trainer(context)

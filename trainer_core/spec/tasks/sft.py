@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainer_core.spec.base import Strict
+from trainer_core.spec.base import TaskBlock
 
 
-class SftTask(Strict):
+class SftTask(TaskBlock):
     """Supervised fine-tuning of a causal language model."""
 
     type: Literal["sft"]

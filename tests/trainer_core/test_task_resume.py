@@ -1,0 +1,67 @@
+"""A8 for every task type: killed at a later step and resumed, the same to the last digit."""
+
+from typing import Any
+
+import pytest
+
+from tests.trainer_core.runs import Outcome, Zygote, signal_at
+from tests.trainer_core.small_tasks import Small, opinions
+from trainer_core.publish.manifest import read_manifest
+
+pytestmark = pytest.mark.train
+
+LORA = {"type": "lora", "r": 4, "lora_dropout": 0.1}
+VARIANTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
+    "text_classification": (
+        {"type": "text_classification", "class_weights": "balanced"},
+        opinions(40),
+        {"training": {"gradient_accumulation_steps": 2, "num_train_epochs": 3}},
+    ),
+    "text_classification_lora": ({"type": "text_classification"}, opinions(40), {"adapter": LORA}),
+}
+
+
+def _weights(outcome: Outcome) -> list[str]:
+    manifest = read_manifest(outcome.work / "model")
+    return [f.sha256 for f in manifest.files if f.path.endswith(".safetensors")]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a8_kill_and_resume_is_exact(name: str, small: Small, zygote: Zygote) -> None:
+    """Dropout is on; checkpoints every 4 steps; the kill comes at two thirds of the steps."""
+    task, rows, changes = VARIANTS[name]
+    whole = zygote.run(small.launch(f"{name}-whole", task, rows, rows[:6], **changes))
+    assert whole.code == 0, whole.log
+    last = max(whole.losses)
+    step = last * 2 // 3
+    assert 4 < step < last
+
+    launch = small.launch(f"{name}-killed", task, rows, rows[:6], **changes)
+    launch["spec"]["data"] = small.launch(f"{name}-whole", task, rows, rows[:6])["spec"]["data"]
+    killed = zygote.run(launch, signals=[signal_at("metrics", "SIGKILL", step=step)])
+    assert killed.code == -9
+    assert killed.losses == {s: loss for s, loss in whole.losses.items() if s <= step}
+
+    saved = (step - 1) // 4 * 4
+    launch["attempt_id"] = f"{name}-resumed"
+    launch["paths"] |= {
+        "work": str(small.folder / f"{name}-resumed"),
+        "resume_from": str(killed.work / "checkpoints" / f"step-{saved:08d}"),
+    }
+    resumed = zygote.run(launch)
+    assert resumed.code == 0, resumed.log
+    assert resumed.of("resumed") == [{"step": saved}]
+    assert resumed.losses == {s: loss for s, loss in whole.losses.items() if s > saved}
+    assert _weights(resumed) == _weights(whole)
+    assert _evaluations(resumed)[-1] == _evaluations(whole)[-1]
+
+
+def _evaluations(outcome: Outcome) -> list[dict[str, Any]]:
+    return [m for m in outcome.of("metrics") if "eval_loss" in m]
+
+
+def test_every_task_is_here() -> None:
+    """`sft` has a file of its own."""
+    from trainer_core.task import TASKS
+
+    assert {task["type"] for task, *_ in VARIANTS.values()} | {"sft"} == TASKS.keys()

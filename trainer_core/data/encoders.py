@@ -1,0 +1,15 @@
+"""How rows are encoded: the table of encoders, by the kind of rows that a task trains on.
+
+Heavy, so that preparation alone imports it; a task names its kind in `TaskFacts.rows`.
+"""
+
+from collections.abc import Callable
+
+from trainer_core.data.labelled_rows import LabelledRows
+from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
+from trainer_core.data.token_rows import TokenRows
+
+ENCODERS: dict[str, Callable[[EncodingSetup], RowEncoder]] = {
+    "tokens": TokenRows,
+    "labelled_texts": LabelledRows,
+}

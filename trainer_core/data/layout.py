@@ -1,0 +1,26 @@
+"""Layouts: which columns the rows of an Arrow file have."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+ColumnKind = Literal["ints", "floats", "int", "float"]
+"""A list of int32 or float32, or one number. A new kind goes here and into `arrow.py`."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns by name. `sequences` are the lists of tokens; `targets` the lists of labels.
+
+    A label of −100 carries no loss. A layout without `targets` learns one thing a row.
+    """
+
+    columns: Mapping[str, ColumnKind]
+    sequences: tuple[str, ...]
+    targets: tuple[str, ...] = ()
+
+
+TOKENS = Layout({"input_ids": "ints", "labels": "ints"}, ("input_ids",), ("labels",))
+PACKED = Layout(
+    {"input_ids": "ints", "labels": "ints", "position_ids": "ints"}, ("input_ids",), ("labels",)
+)

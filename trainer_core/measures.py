@@ -1,0 +1,129 @@
+"""Measures of an evaluation, gathered in memory that does not grow with the model's outputs.
+
+Each keeps counts, or one or two numbers a row; logits are dropped batch by batch.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+class LabelScores:
+    """Accuracy, F1 and AUC; with `threshold` several labels may hold, else the likeliest one.
+
+    Macro F1 is the mean over the labels that occur in the rows or in the predictions. Accuracy of
+    several labels counts rows whose labels are all right. AUC needs two labels, one of them right.
+    """
+
+    needs_logits = True
+
+    def __init__(self, threshold: float | None = None) -> None:
+        self._threshold = threshold
+        self._right = self._rows = 0
+        self._counts: Any = None
+        self._ranked: list[tuple[float, bool]] = []
+
+    def add(self, inputs: Mapping[str, Any], logits: Any, weight: float) -> None:  # noqa: ARG002 - the protocol's
+        """One batch of logits (rows, labels)."""
+        import torch
+
+        labels = inputs["labels"].to(logits.device)
+        size = logits.shape[-1]
+        if self._threshold is None:
+            truth = torch.nn.functional.one_hot(labels, size).bool()
+            said = torch.nn.functional.one_hot(logits.argmax(-1), size).bool()
+        else:
+            truth, said = labels > 0, logits.sigmoid() > self._threshold
+        if self._threshold is None and size == 2:
+            differences = (logits[:, 1] - logits[:, 0]).tolist()
+            self._ranked += zip(differences, (labels == 1).tolist(), strict=True)
+        self._right += int((truth == said).all(-1).sum())
+        self._rows += len(labels)
+        counts = torch.stack(
+            [(truth & said).sum(0), (~truth & said).sum(0), (truth & ~said).sum(0)]
+        )
+        self._counts = counts if self._counts is None else self._counts + counts
+
+    def results(self, loss: float) -> dict[str, float]:  # noqa: ARG002 - the protocol's
+        """Over all rows; {} without any."""
+        if not self._rows:
+            return {}
+        hits, wrong, missed = self._counts.double()
+        occurring = (hits + wrong + missed) > 0
+        each = 2 * hits / (2 * hits + wrong + missed).clamp(min=1)
+        total = 2 * hits.sum() + wrong.sum() + missed.sum()
+        found = {
+            "accuracy": self._right / self._rows,
+            "f1_macro": float(each[occurring].mean()) if occurring.any() else 0.0,
+            "f1_micro": float(2 * hits.sum() / total) if total else 0.0,
+        }
+        area = area_under_curve(self._ranked)
+        return found if area is None else {**found, "auc": area}
+
+
+class NumberScores:
+    """Mean squared and absolute error, and Pearson's correlation, of one number a row."""
+
+    needs_logits = True
+
+    def __init__(self) -> None:
+        self._said: list[float] = []
+        self._truth: list[float] = []
+
+    def add(self, inputs: Mapping[str, Any], logits: Any, weight: float) -> None:  # noqa: ARG002 - the protocol's
+        """One batch of logits (rows, 1)."""
+        self._said += logits.float().reshape(-1).tolist()
+        self._truth += inputs["labels"].float().reshape(-1).tolist()
+
+    def results(self, loss: float) -> dict[str, float]:  # noqa: ARG002 - the protocol's
+        """Over all rows; {} without any."""
+        count = len(self._said)
+        if not count:
+            return {}
+        errors = [said - truth for said, truth in zip(self._said, self._truth, strict=True)]
+        found = {
+            "mse": math.fsum(e * e for e in errors) / count,
+            "mae": math.fsum(map(abs, errors)) / count,
+        }
+        correlation = _correlation(self._said, self._truth)
+        return found if correlation is None else {**found, "pearson": correlation}
+
+
+class Perplexity:
+    """The exponential of the mean loss of a token."""
+
+    needs_logits = False
+
+    def add(self, inputs: Mapping[str, Any], logits: Any, weight: float) -> None:
+        """Nothing: the loss is enough."""
+
+    def results(self, loss: float) -> dict[str, float]:
+        """Infinite where it is too large for a number."""
+        return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
+
+
+def area_under_curve(ranked: list[tuple[float, bool]]) -> float | None:
+    """Chance that a right row is ranked above a wrong one (ties: half); None without both."""
+    right = sum(is_right for _, is_right in ranked)
+    wrong = len(ranked) - right
+    if not right or not wrong:
+        return None
+    total, position = 0.0, 0
+    ordered = sorted(ranked, key=lambda pair: pair[0])
+    while position < len(ordered):
+        end = position
+        while end < len(ordered) and ordered[end][0] == ordered[position][0]:
+            end += 1
+        mean_rank = (position + 1 + end) / 2
+        total += mean_rank * sum(is_right for _, is_right in ordered[position:end])
+        position = end
+    return (total - right * (right + 1) / 2) / (right * wrong)
+
+
+def _correlation(left: list[float], right: list[float]) -> float | None:
+    count = len(left)
+    means = math.fsum(left) / count, math.fsum(right) / count
+    a = [value - means[0] for value in left]
+    b = [value - means[1] for value in right]
+    size = math.sqrt(math.fsum(x * x for x in a) * math.fsum(y * y for y in b))
+    return math.fsum(x * y for x, y in zip(a, b, strict=True)) / size if size else None

@@ -1,0 +1,93 @@
+"""What a task type says about itself: data that the rest of the trainer asks for.
+
+Nothing here is heavy, so that the service can ask as well.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from trainer_core.spec import TaskBlock, TrainSpec
+
+Block = TypeVar("Block", bound=TaskBlock)
+
+OVER_LENGTH = ("error", "truncate_right", "truncate_left", "drop")
+"""The policies that every task with texts can follow; `split` is for plain documents alone."""
+
+
+def _nothing(_: TrainSpec, __: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+def _none(_: TrainSpec) -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """How a task's model is loaded.
+
+    `auto_class` is the class of Transformers, `adapter_task` PEFT's task type. With `new_head` the
+    weights around the base model may be missing: they begin at random; `replaces_head` says whether
+    those of another size are given up too. `options` turns the spec and
+    the facts of the prepared data into arguments of `from_pretrained`, such as the label map.
+    """
+
+    auto_class: str
+    what: str
+    adapter_task: str | None
+    new_head: bool = False
+    replaces_head: Callable[[TrainSpec], bool] = lambda _: False
+    options: Callable[[TrainSpec, Mapping[str, Any]], dict[str, Any]] = _nothing
+    from_config: Callable[[TrainSpec], dict[str, Any] | None] = lambda _: None
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What `resolve` fills in; `sequences` counts the token sequences of one row."""
+
+    learning_rate: float
+    adapter_learning_rate: float
+    max_length: int
+    num_train_epochs: float = 3.0
+    samples_per_step: int = 16
+    lr_scheduler_type: str = "cosine"
+    sequences: int = 1
+
+
+@dataclass(frozen=True)
+class CardText:
+    """The model card's words: `made_by` completes "A full fine-tuning of X, made by …"."""
+
+    pipeline_tag: str
+    made_by: str
+    results: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """One task type.
+
+    `formats`   row formats that it takes, keys of `trainer_core.data.formats.FORMATS`
+    `rows`      how rows are encoded, a key of `trainer_core.data.encoders.ENCODERS`
+    `adapters`  adapter type (`none`: every weight) → why it is refused, None where it works
+    `metrics`   names of what it measures beside the loss, without `eval_`
+    `frozen_copies`  models of the same size that a spec keeps beside the trained one
+    """
+
+    formats: tuple[str, ...]
+    rows: str
+    model: ModelKind
+    defaults: Defaults
+    card: CardText
+    adapters: Mapping[str, str | None] = field(default_factory=lambda: {"none": None, "lora": None})
+    metrics: tuple[str, ...] = ()
+    over_length: tuple[str, ...] = OVER_LENGTH
+    frozen_copies: Callable[[TrainSpec], int] = _none
+
+
+def block_of(spec: TrainSpec, kind: type[Block]) -> Block:
+    """The spec's task block as the kind that a task's own code knows it to be."""
+    if not isinstance(spec.task, kind):
+        raise TypeError(f"{kind.__name__} expected, not {type(spec.task).__name__}")
+    return spec.task
