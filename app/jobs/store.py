@@ -259,6 +259,11 @@ def request_pause(session: Session, job_id: str, *, wanted: bool) -> bool:
     return session.execute(statement, {"id": job_id}).first() is not None
 
 
+def now(session: Session) -> datetime:
+    """Return the database's time, the only one that decides anything."""
+    return session.scalars(select(func.now())).one()
+
+
 def wake_workers(session: Session, why: str) -> None:
     """Wake the reconciler and the supervisors at the commit."""
     session.execute(text("SELECT pg_notify('polar_work', :why)"), {"why": why})

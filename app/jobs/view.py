@@ -60,7 +60,7 @@ def of_job(session: Session, job: Job) -> JobOut:
     return JobOut(
         **{name: getattr(job, name) for name in (*_SAME, *_STATE)},
         turn=RULES[FailureReason(job.reason)].turn if job.reason else None,
-        waiting_for=_waiting_for(job, preparation) if waiting else None,
+        waiting_for=_waiting_for(session, job, preparation) if waiting else None,
         queue_position=store.queue_position(session, job) if waiting else None,
         attempts=_attempts(store.attempts(session, job.id)),
         links=_links(job.id, status),
@@ -75,8 +75,8 @@ _PREPARING = {
 }
 
 
-def _waiting_for(job: Job, preparation: Preparation | None) -> str:
-    if job.not_before is not None and job.not_before > datetime.now(UTC):
+def _waiting_for(session: Session, job: Job, preparation: Preparation | None) -> str:
+    if job.not_before is not None and job.not_before > store.now(session):
         return f"the next attempt, not before {job.not_before.astimezone(UTC).isoformat()}"
     if job.prepared_key is None and preparation is not None:
         return _PREPARING.get(preparation.status, "its data")

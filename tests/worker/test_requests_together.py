@@ -157,6 +157,31 @@ def test_a_pause_and_a_cancel_while_the_holder_ends(world: World):
         check(job)
 
 
+@pytest.mark.parametrize(("wish", "after"), [("pause", "paused"), ("cancel", "cancelled")])
+def test_b13_a_wish_outlives_the_reconciler_that_was_to_meet_it(
+    world: World, wish: str, after: str
+):
+    """It is written down: the next reconciler finds it, whether the machine still lives or not."""
+    job = OPEN["running, training"](world)
+    assert world.api.post(f"/jobs/{job}/{wish}").status_code == 202
+    world.__post_init__()  # another reconciler, whose target knows nothing of the run
+    assert settle(world, job) == after
+    check(job)
+
+
+def test_b13_many_cancels_are_written_down_at_once(world: World):
+    jobs = [world.submit() for _ in range(30)]
+    clients = [
+        threading.Thread(target=world.api.post, args=[f"/jobs/{job}/cancel"]) for job in jobs
+    ]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join(60)
+    # Nothing was started for them yet, so no reconciler is needed to end them.
+    assert rows("SELECT status, count(*) FROM jobs GROUP BY status") == [("cancelled", 30)]
+
+
 def test_b14_the_machine_of_a_paused_job_is_given_back_and_its_attempt_is_no_failure(world: World):
     job = OPEN["paused while it trained"](world)
     assert rows("SELECT outcome, reason, message FROM attempts WHERE job_id = :id", id=job) == [

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from tests.worker.rig import (
 )
 from tests.worker.world import PROJECT, one, rows, run_sql
 from trainer_core.publish.manifest import verify
+from worker.hand_back import hand_back
 from worker.proctree import is_alive
 from worker.transfer import download_folder
 
@@ -224,8 +226,6 @@ def test_b16_a_holder_that_was_taken_over_stops_at_once(rig: Rig) -> None:
 
 
 def test_a_gone_stack_stops_the_trainer_whole(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    import subprocess
-
     from worker.proctree import identify
 
     stack = subprocess.Popen(["sleep", "600"])
@@ -249,6 +249,48 @@ def test_b28_the_time_limit_ends_the_job_with_a_checkpoint(rig: Rig) -> None:
     found = rows("SELECT reason, message FROM jobs")
     assert found == [("time_limit", "the job ran for as long as compute.max_runtime allows")]
     assert one("SELECT count(*) FROM checkpoints") == 1
+    rig.assert_clean(job_id)
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("prepare_timeout", "stalled"),
+        ("fetch_timeout", "start_timeout"),
+        ("publish_timeout", "store_unavailable"),
+    ],
+)
+def test_b15_every_stage_of_a_host_has_its_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, setting: str, reason: str
+) -> None:
+    """Supervisors read their settings when they start: this one gets no time for that stage."""
+    monkeypatch.setenv(f"POLAR_{setting.upper()}", "0.0001")
+    job_id = rig.submit(retry={"max_attempts": 1})
+    run_sql("UPDATE preparations SET tries = 2")
+    assert rig.until(job_id, "failed", "succeeded") == "failed"
+    assert one("SELECT reason FROM jobs WHERE id = :id", id=job_id) == reason
+    assert rows("SELECT id FROM model_versions") == []
+    rig.assert_clean(job_id)
+
+
+def test_a_worker_that_ends_hands_back_and_waits_for_it(rig: Rig) -> None:
+    job_id = rig.submit(**LONG, checkpoint={"save_steps": 100_000})
+    rig.reach(job_id, 4)
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        assert hand_back(get_settings(), "job_") == 0
+        assert hand_back(get_settings(), "att_") == 1
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+    # All is said and done when it returns, the checkpoint in the store included.
+    assert rows("SELECT outcome, reason, released_at IS NULL FROM attempts") == [
+        ("interrupted", "interrupted", False)
+    ]
+    last = one("SELECT last_step FROM attempts")
+    assert rows("SELECT step FROM checkpoints") == [(last,)]
+    assert rig.status(job_id) == "queued"
     rig.assert_clean(job_id)
 
 
