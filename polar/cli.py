@@ -2,7 +2,7 @@
 
 import typer
 
-from polar.commands import backup, jobs, sample, stack, worker
+from polar.commands import backup, jobs, join, sample, stack, worker
 from polar.commands.env import env
 from polar.doctor import doctor
 
@@ -29,6 +29,8 @@ app.command()(jobs.watch)
 app.command()(jobs.cancel)
 app.command()(jobs.pause)
 app.command()(jobs.resume)
+worker.app.command()(join.join)
+worker.app.command(name="addresses")(join.print_addresses)
 app.add_typer(worker.app, name="worker")
 
 

@@ -23,6 +23,8 @@ def connect() -> Client:
     state = running_state(home)
     if state is None:
         raise NoService(f"no stack runs on {home.path}: polar up starts one, or set POLAR_URL")
+    if state.role == "host":
+        raise NoService("here runs a host, not the service: set POLAR_URL and POLAR_API_KEY")
     if key is None and state.auth == "keys":
         key = (home.secrets / "api-key").read_text(encoding="utf-8").strip()
     return Client(state.url, key)

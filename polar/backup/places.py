@@ -124,6 +124,8 @@ def installation(home: Home) -> Iterator[Place]:
         yield Place.of_environment(os.environ)
     elif running is not None:
         ports = home.settings().get("ports")
+        if running.role == "host":
+            raise BackupFailed(f"on {home.path} runs a host: take the back-up where the service is")
         if running.phase != "ready" or not isinstance(ports, dict):
             raise BackupFailed(
                 f"the stack is {running.phase}; wait until `polar status` says ready"

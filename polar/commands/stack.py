@@ -47,6 +47,8 @@ def up(
     home = Home(default_home())
     running = running_state(home)
     if running is not None:
+        if running.role == "host":
+            raise fail(f"a host of another service runs on {home.path}: polar down stops it")
         out.print(f"already running: {running.url}  ([dim]polar status[/], [dim]polar down[/])")
         return
     state = start(home, listen, no_auth=no_auth, attached=not detach)
@@ -59,11 +61,19 @@ def start(home: Home, listen: str, *, no_auth: bool, attached: bool) -> StackSta
     """Start the stack and show how it comes up; ends the command when it doesn't."""
     if no_auth and listen not in (LOOPBACK, "localhost", "::1"):
         raise fail(f"--no-auth would open the service to everyone who reaches {listen}")
+    try:
+        guard = launch(home, listen, "none" if no_auth else "keys", attached=attached)
+    except StackFailed as failure:
+        raise fail(str(failure)) from None
+    return follow_start(home, guard)
+
+
+def follow_start(home: Home, guard: subprocess.Popen[bytes]) -> StackState:
+    """Show how what was launched comes up; ends the command when it doesn't."""
     began = time.time()
     shown: set[str] = set()
     state: StackState | None = None
     try:
-        guard = launch(home, listen, "none" if no_auth else "keys", attached=attached)
         with interrupt_stops(guard):
             for state in progress(home, guard):
                 show_ready(state, shown, began)
@@ -170,7 +180,8 @@ def status(
     elif state is None:
         out.print("not running  ([dim]polar up[/] starts it)")
     else:
-        out.print(f"[bold]{state.phase}[/]  {state.url}   [dim]keys: {state.auth}[/]")
+        what = f"{state.url}   [dim]keys: {state.auth}[/]"
+        out.print(f"[bold]{state.phase}[/]  {'a host' if state.role == 'host' else what}")
         out.print(table(state))
     if state is None:
         raise SystemExit(1)

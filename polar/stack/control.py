@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -42,14 +42,28 @@ def launch(
     Call it only when no stack runs on `home`. Raises StackFailed for a folder that was not restored
     to its end.
     """
+    options = {"home": str(home.path), "host": host, "auth": auth}
+    return _launch(home, "polar.stack.supervisor", options, attached=attached)
+
+
+def launch_host(home: Home, *, attached: bool) -> subprocess.Popen[bytes]:
+    """Start guard and supervisor of a host that trains for a service elsewhere.
+
+    Call it only when nothing runs on `home`. The addresses come from the environment.
+    """
+    return _launch(home, "polar.stack.joined", {"home": str(home.path)}, attached=attached)
+
+
+def _launch(
+    home: Home, module: str, options: Mapping[str, str], *, attached: bool
+) -> subprocess.Popen[bytes]:
     if home.restoring.exists():
         raise StackFailed(
             f"a restore into {home.path} did not end: delete that folder and restore again"
         )
     home.lay()
     clear_leftovers(home)
-    options = json.dumps({"home": str(home.path), "host": host, "auth": auth})
-    supervisor = [sys.executable, "-m", "polar.stack.supervisor", options]
+    supervisor = [sys.executable, "-m", module, json.dumps(options)]
     guard = [sys.executable, "-m", "polar.stack.guard", *(["--attached"] if attached else [])]
     private_folder(home.path / "logs")
     with home.log("stack").open("ab") as log:

@@ -35,6 +35,7 @@ class StackState(BaseModel):
     phase: Literal["starting", "ready", "stopping", "failed"] = "starting"
     url: str
     auth: Literal["keys", "none"] = "keys"
+    role: Literal["service", "host"] = "service"
     message: str = ""
     processes: dict[str, ProcessState] = Field(default_factory=dict)
 
