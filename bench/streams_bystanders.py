@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from bench.streams_fill import fill, settle
-from bench.streams_rig import ROOT, Client, Rig, path_of, running, watching
+from bench.streams_rig import ROOT, Rig, path_of, running, watching
 
 EVENTS = 1_000_000
 CLIENTS, JOBS = 1000, 50
@@ -44,24 +44,23 @@ def measure(folder: Path) -> list[tuple[bool, str]]:
         long = fill(rig, 1, 1, EVENTS)[0]
         fill(rig, 2, 200, 20)
         settle(rig)
-        client, followed = rig.client(), rig.jobs(JOBS)
-        _times(client, 200)
+        followed = rig.jobs(JOBS)
+        _p99(rig, 200)
         for _ in range(rounds):
-            found.idle.append(_p99(_times(client, asks)))
+            found.idle.append(_p99(rig, asks))
             with _load(rig, found, long, followed):
-                _times(client, 20)
-                found.loaded.append(_p99(_times(client, asks)))
+                found.loaded.append(_p99(rig, asks))
             time.sleep(1)
-        client.close()
     return _verdicts(found)
 
 
-def _times(client: Client, count: int) -> list[float]:
-    return [client.ask("GET", "/jobs")[0] for _ in range(count)]
-
-
-def _p99(times: list[float]) -> float:
-    return sorted(times)[int(len(times) * 0.99)]
+def _p99(rig: Rig, count: int) -> float:
+    client = rig.client()
+    for _ in range(20):
+        client.ask("GET", "/jobs")
+    times = sorted(client.ask("GET", "/jobs")[0] for _ in range(count))
+    client.close()
+    return times[int(count * 0.99)]
 
 
 @contextmanager

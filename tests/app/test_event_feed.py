@@ -138,7 +138,7 @@ def _database_connections(api: Api) -> int:
     return sum(c.status == psutil.CONN_ESTABLISHED and c.raddr.port == port for c in open_)
 
 
-def test_a_slow_client_is_told_to_resync_and_misses_nothing(api: Api) -> None:
+def test_b21_a_slow_client_is_told_to_resync_and_misses_nothing(api: Api) -> None:
     """Frames beyond the bounded queue are dropped and read again from Postgres."""
     job, rounds, size = new_job(api), 20, 150
     dropped = metric(api, "polar_stream_frames_dropped_total")
@@ -249,7 +249,7 @@ def test_progress_of_all_jobs_is_streamed(api: Api) -> None:
     )
 
 
-def test_a_client_that_left_is_forgotten(api: Api) -> None:
+def test_b23_a_client_that_left_is_forgotten(api: Api) -> None:
     """The process keeps no socket of streams whose clients have gone."""
     job = new_job(api)
     folder = Path(f"/proc/{api.process.pid}/fd")
