@@ -112,23 +112,38 @@ def new_model(
 
     With `model_type` in it the configuration of `source` is not read. Raises InvalidSpec.
     """
+    import torch
     import transformers
 
     given = {"vocab_size": len(tokenizer), **_special_ids(tokenizer), **config}
-    with model_errors(source, "configuration", wish.kind.what):
-        if "model_type" in config:
+    if "model_type" in config:
+        with _config_errors():
             made = transformers.AutoConfig.for_model(**given)
-        else:
-            made = transformers.AutoConfig.from_pretrained(
-                source.path, trust_remote_code=False, **source.options, **given
+    else:
+        with model_errors(source, "configuration", wish.kind.what):
+            base = transformers.AutoConfig.from_pretrained(
+                source.path, trust_remote_code=False, **source.options
             )
-    try:
+        with _config_errors():
+            made = type(base).from_dict({**base.to_dict(), **given})
+    with _config_errors():
         model = getattr(transformers, wish.kind.auto_class).from_config(made, **wish.arguments())
-    except (ValueError, TypeError, RuntimeError, ZeroDivisionError, AttributeError) as error:
-        raise InvalidSpec(
-            f"task.from_config makes no model: {_first_line(str(error))}", "task.from_config"
-        ) from error
+        with torch.no_grad():  # sizes that do not fit each other show in the first step alone
+            model.eval()(input_ids=torch.zeros((1, 2), dtype=torch.long))
     return model
+
+
+@contextmanager
+def _config_errors() -> Iterator[None]:
+    """Turn what a configuration of the user's own raises into InvalidSpec."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    own = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError)
+    try:
+        yield
+    except (*own, RuntimeError, StrictDataclassError) as error:
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        raise InvalidSpec(f"task.from_config makes no model: {text}", "task.from_config") from error
 
 
 def _special_ids(tokenizer: Any) -> dict[str, int]:

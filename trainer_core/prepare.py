@@ -26,11 +26,13 @@ from trainer_core.data.sources import Source, sources_of
 from trainer_core.data.templates import choose_template
 from trainer_core.data.tokenizer import tokenizer_hash
 from trainer_core.errors import DiskFull, TrainerError
+from trainer_core.hardware import Hardware
 from trainer_core.identity import spec_hash
 from trainer_core.launch import read_launch, read_secrets
 from trainer_core.loading import load_tokenizer
 from trainer_core.model_source import locate
 from trainer_core.publish.manifest import canonical_hash, sync_folder, write_manifest
+from trainer_core.resolve import resolve
 from trainer_core.spec import Launch, TrainSpec
 from trainer_core.stop import StopSignal
 from trainer_core.task import task_of
@@ -91,7 +93,11 @@ def prepare_command(launch_path: Path, out: Path, emit: Emit | None = None) -> i
             (emit or _silent)(kind, **data)
 
         try:
-            prepare(read_launch(launch_path), out, emit=tell, secrets=read_secrets())
+            launch = read_launch(launch_path)
+            # As a run would do it: some of a task's defaults decide what the rows are.
+            spec = resolve(launch.spec, Hardware()).spec
+            launch = launch.model_copy(update={"spec": spec})
+            prepare(launch, out, emit=tell, secrets=read_secrets())
         except TrainerError:
             stop.check()  # Jinja calls a signal in the middle of its work a wrong template
             raise

@@ -82,7 +82,7 @@ def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
         precision = "fp32" if not hardware.gpus else "bf16" if hardware.bf16 else "fp16"
     training = _fill(
         spec.training,
-        learning_rate=defaults.adapter_learning_rate if lora else defaults.learning_rate,
+        learning_rate=_learning_rate(spec),
         num_train_epochs=defaults.num_train_epochs,
         data_seed=spec.training.seed,
     )
@@ -97,6 +97,7 @@ def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
             "task": _legal(_fill(spec.task, **task.open_fields(spec))),
             "model": model,
             "training": training,
+            "data": _unless_said(spec.data, over_length=defaults.over_length),
             "precision": precision,
             "backend": "hf",
             "distributed": _fill(spec.distributed, strategy="none"),
@@ -104,6 +105,14 @@ def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
             "publish": _fill(spec.publish, merge="never"),
         }
     )
+
+
+def _learning_rate(spec: TrainSpec) -> float:
+    facts = task_of(spec).FACTS
+    if facts.model.from_config(spec) is not None:
+        return facts.defaults.scratch_learning_rate
+    lora = spec.adapter is not None
+    return facts.defaults.adapter_learning_rate if lora else facts.defaults.learning_rate
 
 
 def _fill(block: Block, **defaults: Any) -> Block:

@@ -8,7 +8,7 @@ from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
 from trainer_core.spec import TrainSpec
 from trainer_core.task_facts import TaskFacts
-from trainer_core.tasks import sft, text_classification
+from trainer_core.tasks import clm, sft, text_classification
 
 
 class Task(Protocol):
@@ -29,7 +29,11 @@ class Task(Protocol):
         """
 
 
-TASKS: dict[str, Task] = {"sft": sft, "text_classification": text_classification}
+TASKS: dict[str, Task] = {
+    "sft": sft,
+    "clm": clm,
+    "text_classification": text_classification,
+}
 
 
 def task_of(spec: TrainSpec) -> Task:

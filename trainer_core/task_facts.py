@@ -44,15 +44,21 @@ class ModelKind:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What `resolve` fills in; `sequences` counts the token sequences of one row."""
+    """What `resolve` fills in.
+
+    `scratch_learning_rate` is for models that begin at random (`ModelKind.from_config`);
+    `sequences` counts the token sequences of one row.
+    """
 
     learning_rate: float
     adapter_learning_rate: float
     max_length: int
+    scratch_learning_rate: float = 5e-4
     num_train_epochs: float = 3.0
     samples_per_step: int = 16
     lr_scheduler_type: str = "cosine"
     sequences: int = 1
+    over_length: str = "error"
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,14 @@ def opinions(count: int, seed: int = 0) -> list[dict[str, Any]]:
     return [{"text": text, "label": "good" if good else "bad"} for text, good in pairs]
 
 
+def documents(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Documents of one to nine opinions: their words follow each other in few ways."""
+    rng = random.Random(seed)  # noqa: S311 - test data
+    return [
+        {"text": ". ".join(opinion(rng)[0] for _ in range(rng.randint(1, 9)))} for _ in range(count)
+    ]
+
+
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     """A JSONL file."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -174,6 +174,7 @@ def test_an_adapter_on_an_adapter_is_refused(world: World, zygote: Zygote) -> No
     inner, outer = _folder(world, "inner"), _folder(world, "outer")
     for folder, base in ((inner, "/elsewhere"), (outer, str(inner))):
         (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+        (folder / "adapter_model.safetensors").touch()
     run = _refused(world, zygote, "chain", source="folder", name_or_path=str(outer))
     assert run.exit["reason"] == "invalid_spec"
     assert f"'{inner}' is an adapter, not a whole model" in run.exit["message"]

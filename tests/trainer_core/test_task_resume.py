@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.trainer_core.runs import Outcome, Zygote, signal_at
-from tests.trainer_core.small_tasks import Small, opinions
+from tests.trainer_core.small_tasks import Small, documents, opinions
 from trainer_core.publish.manifest import read_manifest
 
 pytestmark = pytest.mark.train
@@ -16,6 +16,21 @@ VARIANTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]]
         {"type": "text_classification", "class_weights": "balanced"},
         opinions(40),
         {"training": {"gradient_accumulation_steps": 2, "num_train_epochs": 3}},
+    ),
+    "clm": (
+        {"type": "clm", "max_length": 64, "embedding_learning_rate": 1e-3},
+        documents(40),
+        {"training": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}},
+    ),
+    "clm_fitted_lora": (
+        {"type": "clm", "max_length": 64, "packing": "bfd"},
+        documents(40),
+        {"adapter": LORA | {"modules_to_save": ["embed_tokens"]}},
+    ),
+    "clm_from_scratch": (
+        {"type": "clm", "max_length": 64, "from_config": {"attention_dropout": 0.2}},
+        documents(40),
+        {},
     ),
     "text_classification_lora": ({"type": "text_classification"}, opinions(40), {"adapter": LORA}),
 }

@@ -5,11 +5,13 @@ Heavy, so that preparation alone imports it; a task names its kind in `TaskFacts
 
 from collections.abc import Callable
 
+from trainer_core.data.document_rows import DocumentRows
 from trainer_core.data.labelled_rows import LabelledRows
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
 from trainer_core.data.token_rows import TokenRows
 
 ENCODERS: dict[str, Callable[[EncodingSetup], RowEncoder]] = {
     "tokens": TokenRows,
+    "documents": DocumentRows,
     "labelled_texts": LabelledRows,
 }

@@ -67,7 +67,7 @@ class LabelledRows:
         self._tokenizer = setup.tokenizer
         self._map = LabelMap(self._task.label_names)
         self._typed = _TYPES in setup.tokenizer.model_input_names
-        self.max_length = self._task.max_length or MAX_LENGTH
+        self.max_length = self.row_limit = self._task.max_length or MAX_LENGTH
         staged = _STAGED[self._task.problem_type]
         self.staged = self._layout(staged)
         self.final = self._layout("floats" if staged == "ints" else staged)

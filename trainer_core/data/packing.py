@@ -1,4 +1,4 @@
-"""Packing: several whole samples in one row of `max_length` tokens, first fit."""
+"""Packing: several samples in one row of `max_length` tokens: whole ones, or a wrapped stream."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -55,3 +55,37 @@ def packed_rows(
     lengths = rows.lengths()
     for bin_ in first_fit([lengths[i] for i in chosen], capacity):
         yield packed_row(rows, (chosen[i] for i in bin_))
+
+
+def fitted_rows(
+    rows: ArrowRows, chosen: Sequence[int], capacity: int
+) -> Iterator[dict[str, Values]]:
+    """The chosen samples, the longest first, so that rows are as full as they can be."""
+    lengths = rows.lengths()
+    ordered = sorted(chosen, key=lambda number: (-lengths[number], number))
+    for bin_ in first_fit([lengths[i] for i in ordered], capacity):
+        yield packed_row(rows, (ordered[i] for i in bin_))
+
+
+def wrapped_rows(
+    rows: ArrowRows, chosen: Sequence[int], capacity: int
+) -> Iterator[dict[str, Values]]:
+    """The chosen samples as one stream, cut into rows of `capacity` tokens; the last is shorter.
+
+    Only the first token of a row carries no loss. A last token alone would have nothing to learn.
+    """
+    waiting = np.empty(0, dtype=np.int32)
+    for number in chosen:
+        waiting = np.concatenate([waiting, rows[number]["input_ids"]])
+        full = len(waiting) // capacity * capacity
+        for start in range(0, full, capacity):
+            yield _stretch(waiting[start : start + capacity])
+        waiting = waiting[full:]
+    if len(waiting) > 1:
+        yield _stretch(waiting)
+
+
+def _stretch(ids: Values) -> dict[str, Values]:
+    labels = ids.copy()
+    labels[0] = -100
+    return {"input_ids": ids, "labels": labels}

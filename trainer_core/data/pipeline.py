@@ -113,7 +113,7 @@ class Pipeline:
     def _fit(self, row: PreparedRow) -> Sequence[PreparedRow]:
         """The row, cut where the policy says so; nothing where it is not used."""
         tokens = row.longest
-        if tokens <= self._encoder.max_length:
+        if tokens <= self._encoder.row_limit:
             return [row]
         policy = self._data.over_length
         if policy == "error":

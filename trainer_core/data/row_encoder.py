@@ -33,13 +33,14 @@ class EncodingSetup:
 class RowEncoder(Protocol):
     """Turns samples into rows of the layout `staged`, and staged rows into those of `final`.
 
-    `max_length` bounds a row's longest sequence; rows above it are treated as
-    `data.over_length` says.
+    `max_length` bounds the sequences of final rows; a sample above `row_limit` is treated as
+    `data.over_length` says (both are the same unless samples are cut and joined anyway).
     """
 
     staged: Layout
     final: Layout
     max_length: int
+    row_limit: int
 
     def encode(self, samples: Numbered, format_: str, field: str) -> Outcomes:
         """Encode samples of the source `field` in order; what cannot be used comes as BadRow."""

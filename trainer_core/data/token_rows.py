@@ -32,7 +32,7 @@ class TokenRows:
         self._tokenizer = setup.tokenizer
         self._encoder = Encoder(setup.tokenizer, setup.chat_template())
         self.final = PACKED if task.packing else TOKENS
-        self.max_length = task.max_length or DEFAULT_MAX_LENGTH
+        self.max_length = self.row_limit = task.max_length or DEFAULT_MAX_LENGTH
 
     def encode(self, samples: Numbered, format_: str, field: str) -> Outcomes:
         """Tokens and labels; raises InvalidSpec for a loss that the format does not have."""

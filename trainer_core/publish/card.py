@@ -52,7 +52,8 @@ def _front_matter(spec: TrainSpec, facts: CardFacts) -> str:
         f"pipeline_tag: {task_of(spec).FACTS.card.pipeline_tag}",
         f"tags: [polar-trainer, {spec.task.type}]",
     ]
-    if "/" in facts.base and not facts.base.startswith(("/", ".", "s3:")):
+    is_repository = "/" in facts.base and not facts.base.startswith(("/", ".", "s3:"))
+    if is_repository and not _is_from_scratch(spec):
         lines.append(f"base_model: {json.dumps(facts.base)}")
     return "\n".join([*lines, "---"])
 
@@ -64,10 +65,16 @@ def _summary(spec: TrainSpec, facts: CardFacts) -> str:
         "full": "A full fine-tuning of",
     }[facts.kind]
     made_by = task_of(spec).FACTS.card.made_by
+    if _is_from_scratch(spec):
+        what = "A model that began at random, with the tokenizer of"
     text = f"{what} `{facts.base}`, made by {made_by} ({facts.steps} steps)."
     if facts.merge_drift is not None:
         text += f" Merging changed the logits by at most {facts.merge_drift:.3g}."
     return text
+
+
+def _is_from_scratch(spec: TrainSpec) -> bool:
+    return task_of(spec).FACTS.model.from_config(spec) is not None
 
 
 def _results(spec: TrainSpec, facts: CardFacts) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from trainer_core.spec.launch import Launch, Paths
 from trainer_core.spec.model import ModelRef
 from trainer_core.spec.results import Checkpoint, Evaluation, MlflowTracking, Publish, Tracking
 from trainer_core.spec.task import TaskSpec
+from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
 from trainer_core.spec.train import TrainSpec
@@ -18,6 +19,7 @@ from trainer_core.spec.training import Distributed, LoraAdapter, TargetModules, 
 
 __all__ = [
     "Checkpoint",
+    "ClmTask",
     "Data",
     "DataFormat",
     "DataSource",

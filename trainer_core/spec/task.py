@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
 
-TaskSpec = Annotated[SftTask | TextClassificationTask, Field(discriminator="type")]
+TaskSpec = Annotated[SftTask | ClmTask | TextClassificationTask, Field(discriminator="type")]
