@@ -115,9 +115,11 @@ def run_worker(role: Role) -> int:
         worker.start()
     finally:
         registration.stop()  # first: nothing new comes to a host that is not seen
-    if prefix := _HOLDS.get(role):
+    code = int(worker.exitcode or 0)
+    # One that the broker has failed starts again: its runs do not hang on it.
+    if code == 0 and (prefix := _HOLDS.get(role)):
         hand_back(settings, prefix)
-    return int(worker.exitcode or 0)
+    return code
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -25,7 +25,8 @@ FAULTS = {
     "cut": "connections are reset and new ones refused, for 60 s",
     "half_open": "data vanish and connections stay, for 60 s; then they are reset",
     "reset": "all connections are reset once",
-    "disk_full": "no space left on its file system, for 60 s",
+    "disk_full": "no space left on its file system, for 60 s; SeaweedFS, whose index takes nothing"
+    " more after that, is then started again",
     "failover": "stopped in order with all connections dropped, and started again",
     "flush": "FLUSHALL: every hint in the broker is gone",
     "hint_twice": "each hint comes four times",

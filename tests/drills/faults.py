@@ -134,6 +134,8 @@ def _disk_full(world: DrillWorld, component: str) -> tuple[Action, Action]:
 
     def end() -> None:
         ballast.unlink(missing_ok=True)
+        if component == "s3":  # its index takes nothing more until it is started again
+            world.process(component).kill()
 
     return begin, end
 
