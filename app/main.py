@@ -29,6 +29,7 @@ from app.secrets.routes import router as secrets
 from app.series.routes import router as series
 from app.settings import Settings, get_settings
 from app.targets.routes import router as targets
+from app.uploads.routes import router as uploads
 
 # Every router of the API; there is no discovery.
 ROUTERS: tuple[APIRouter, ...] = (
@@ -38,6 +39,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     series,
     artifacts,
     datasets,
+    uploads,
     models,
     capabilities,
     targets,

@@ -27,7 +27,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY = 1024 * 1024
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._-]{1,128}$")
-_UPLOAD = re.compile(r"^/datasets(/.*)?$")
+_UPLOAD = re.compile(r"^POST /datasets(/.*)?$|^PATCH /uploads/")
 # What a route says itself stays.
 _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -154,7 +154,7 @@ class BodyLimit:
 def _is_upload(scope: Scope) -> bool:
     media_type = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
     is_json = media_type == "application/json"
-    return scope["method"] == "POST" and bool(_UPLOAD.match(scope["path"])) and not is_json
+    return bool(_UPLOAD.match(f"{scope['method']} {scope['path']}")) and not is_json
 
 
 def _too_large() -> TooLarge:

@@ -381,6 +381,40 @@ class Device(Base):
     )
 
 
+class Upload(Base):
+    """A data set that arrives in pieces; `form` is what was said of it."""
+
+    __tablename__ = "uploads"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    form: Mapped[Json]
+    length: Mapped[int] = mapped_column(BigInteger)
+    received: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    status: Mapped[str] = mapped_column(
+        server_default=text("'receiving'"), comment="receiving, checking, done or refused"
+    )
+    checker: Mapped[str | None]
+    checking_until: Mapped[datetime | None]
+    dataset_id: Mapped[str | None]
+    problem: Mapped[Json | None]
+    created_at: Mapped[datetime] = _now()
+    expires_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class UploadBlock(Base):
+    """Bytes of an upload that stand in the store."""
+
+    __tablename__ = "upload_blocks"
+    upload_id: Mapped[str] = mapped_column(
+        ForeignKey("uploads.id", ondelete="CASCADE"), primary_key=True
+    )
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    project_id: Mapped[str]
+    size: Mapped[int] = mapped_column(BigInteger)
+    key: Mapped[str]
+
+
 class HousekeepingRun(Base):
     """What a round of housekeeping removed, or would have."""
 

@@ -73,6 +73,9 @@ class Settings(BaseSettings):
         0.0, ge=0, description="Memory of a preparation; 0: half of the host's, at least 4 GiB."
     )
     upload_max_bytes: int = 20 * 2**30
+    upload_hours: float = Field(24.0, description="An upload in pieces goes without new bytes.")
+    uploads_open: int = Field(20, description="Unfinished uploads in pieces of a project.")
+    datasets_max: int = Field(10_000, description="Data sets of a project, all versions.")
     fake_target: bool = Field(
         default=False, description="Admit jobs for target `fake` (drills and tests)."
     )

@@ -41,6 +41,8 @@ _REFERENCES = text(
     UNION ALL
     SELECT 'file', key, size, sha256, true FROM event_ranges
     UNION ALL
+    SELECT 'file', key, size, NULL, false FROM upload_blocks
+    UNION ALL
     SELECT 'file', key, size, sha256, false FROM artifacts
     """  # noqa: S608 - constants
 )

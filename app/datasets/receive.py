@@ -153,7 +153,12 @@ def _check_room(request: Request, path: Path, limit: int) -> None:
     expected = int(length) if length.isascii() and length.isdigit() else 0
     if expected > limit + _FIELD_LIMIT * 16:  # a form is a little larger than its file
         raise too_large(limit)
-    if expected > shutil.disk_usage(path.parent).free:
+    require_room(path.parent, expected)
+
+
+def require_room(folder: Path, needed: int) -> None:
+    """Raise Unavailable unless so many bytes are free at `folder`."""
+    if needed > shutil.disk_usage(folder).free:
         raise _disk_full()
 
 

@@ -109,8 +109,9 @@ def _media_type(request: Request) -> str:
 def _registration(body: bytes) -> RegisterDataset:
     try:
         data = json.loads(body)
-    except ValueError as error:
-        raise BadRequest(f"the body is not JSON: {error}", "malformed_json") from error
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise BadRequest(f"the body is not JSON: {why}", "malformed_json") from error
     if problems := body_problems(RegisterDataset, data):
         raise InvalidPayload(problems)
     return RegisterDataset.model_validate(data)

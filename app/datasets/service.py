@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from app.db import transaction
 from app.errors import BadRequest, Conflict, FieldProblem, InvalidPayload, NotFound
 from app.ids import new_id
 from app.models import Dataset
+from app.settings import get_settings
 from app.storage import Store, StoreUnavailable, join_key
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?$")
@@ -120,6 +121,7 @@ def register(session: Session, project_id: str, new: RegisterDataset, bucket: st
         raise _invalid("/location", "a repository id is `name` or `org/name`", new.location)
     if new.source == "s3":
         _check_s3(project_id, new.location, bucket)
+    check_count(session, project_id)
     version = store.next_version(session, project_id, new.name, lock=True)
     row = store.NewDataset(new_id("ds"), project_id, new.name, version, new.source, new.location)
     return store.insert_dataset(session, row)
@@ -132,25 +134,47 @@ def _check_s3(project_id: str, location: str, bucket: str) -> None:
         raise _invalid("/location", "this part of the bucket belongs to another project", location)
 
 
-def check_form(form: UploadForm, arrived: str) -> None:
-    """Check what was said of an upload that has the sha256 `arrived`; raises InvalidPayload."""
-    name = form.file_name
+def check_count(session: Session, project_id: str) -> None:
+    """Raise Conflict for a project that has as many data sets as it may."""
+    most = get_settings().datasets_max
+    if store.count(session, project_id) >= most:
+        message = f"this project has {most} data sets (POLAR_DATASETS_MAX): delete some"
+        raise Conflict(message, "too_many_datasets")
+
+
+def check_file_name(name: str) -> None:
+    """Raise InvalidPayload for a file's name that is a path, or that no store could hold."""
     if "/" in name or "\\" in name or len(name.encode()) > 200:
         raise _invalid("/file_name", "a file's name has no folders and at most 200 bytes", name)
     try:
         join_key(name)
     except BadRequest as error:
         raise _invalid("/file_name", error.message, name) from error
+
+
+def check_form(form: UploadForm, arrived: str) -> None:
+    """Check what was said of an upload that has the sha256 `arrived`; raises InvalidPayload."""
+    check_file_name(form.file_name)
     if form.sha256 and form.sha256.lower() != arrived:
         raise _invalid("/sha256", f"what arrived has sha256 {arrived}: send it again", form.sha256)
 
 
+Also = Callable[[Session, Dataset], None]
+
+
 def keep_upload(
-    files: Store, project_id: str, form: UploadForm, received: Received, found: Inspection
+    files: Store,
+    project_id: str,
+    form: UploadForm,
+    received: Received,
+    found: Inspection,
+    *,
+    also: Also = lambda *_: None,
 ) -> Dataset:
     """Put the file into the store and write its row; when that fails, neither is there.
 
-    Raises InvalidPayload for a file that was refused, and StoreUnavailable.
+    `also` writes what must become true together with the row. Raises InvalidPayload for a file that
+    was refused, Conflict above the project's limit, and StoreUnavailable.
     """
     if found.refused:
         problems = [FieldProblem(pointer="/file", message=p.message) for p in found.refused]
@@ -160,7 +184,7 @@ def keep_upload(
     new = _row(project_id, form, received, found, version)
     files.put_file(new.location, received.path, sha256=received.sha256)
     try:
-        return _commit(files, new)
+        return _commit(files, new, also)
     except BaseException:
         with contextlib.suppress(StoreUnavailable):
             files.delete_prefix(f"{project_id}/datasets/{new.id}/")
@@ -193,13 +217,16 @@ def _key(project_id: str, dataset_id: str, version: int, file_name: str) -> str:
     return join_key(project_id, "datasets", dataset_id, f"v{version}", file_name)
 
 
-def _commit(files: Store, new: store.NewDataset) -> Dataset:
+def _commit(files: Store, new: store.NewDataset, also: Also) -> Dataset:
     """Write the row; the object moves along when someone else took the version meanwhile."""
     while True:
         with transaction() as session:
             version = store.next_version(session, new.project_id, new.name, lock=True)
             if version == new.version:
-                return store.insert_dataset(session, new)
+                check_count(session, new.project_id)
+                made = store.insert_dataset(session, new)
+                also(session, made)
+                return made
         key = _key(new.project_id, new.id, version, new.file_name or "")
         files.copy(new.location, key)
         files.delete(new.location)

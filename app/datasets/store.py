@@ -41,6 +41,14 @@ def next_version(session: Session, project_id: str, name: str, *, lock: bool = F
     return (session.scalar(newest) or 0) + 1
 
 
+def count(session: Session, project_id: str) -> int:
+    """Return how many data sets the project has, all versions."""
+    query = select(func.count()).where(
+        Dataset.project_id == project_id, Dataset.deleted_at.is_(None)
+    )
+    return session.scalar(query) or 0
+
+
 def insert_dataset(session: Session, new: NewDataset) -> Dataset:
     """Write the version."""
     session.execute(insert(Dataset).values(vars(new)))

@@ -46,27 +46,31 @@ def _old(found: Iterable[ObjectInfo]) -> list[ObjectInfo]:
 def drop_orphans(objects: Store, project: str, report: Report) -> None:
     """Remove the project's orphans; raises StoreUnavailable."""
     place = _Place(objects, project, report)
-    for kind in ("datasets", "jobs", "pointers"):
+    for kind in ("datasets", "uploads", "jobs", "pointers"):
         report.add(f"orphans_{kind}", 0)
-    _datasets(place)
+    for kind in _KNOWN:
+        _without_row(place, kind)
     for job in objects.list_folders(f"{project}/jobs/"):
         _job(place, job)
     _pointers(place)
 
 
-# -- data sets ---------------------------------------------------------------------------------
+# -- data sets and uploads ---------------------------------------------------------------------
 
-_DATASETS = text("SELECT id FROM datasets WHERE project_id = :project AND deleted_at IS NULL")
+_KNOWN = {
+    "datasets": text("SELECT id FROM datasets WHERE project_id = :project AND deleted_at IS NULL"),
+    "uploads": text("SELECT id FROM uploads WHERE project_id = :project"),
+}
 
 
-def _datasets(place: _Place) -> None:
-    folders = list(place.objects.list_folders(f"{place.project}/datasets/"))
+def _without_row(place: _Place, kind: str) -> None:
+    folders = list(place.objects.list_folders(f"{place.project}/{kind}/"))
     with transaction() as session:  # after the list: what was committed before it is known
-        known = set(session.execute(_DATASETS, {"project": place.project}).scalars())
+        known = set(session.execute(_KNOWN[kind], {"project": place.project}).scalars())
     for name in folders:
         if name not in known:
-            prefix = f"{place.project}/datasets/{name}/"
-            place.drop("orphans_datasets", _old(place.objects.list_objects(prefix)), prefix)
+            prefix = f"{place.project}/{kind}/{name}/"
+            place.drop(f"orphans_{kind}", _old(place.objects.list_objects(prefix)), prefix)
 
 
 # -- jobs --------------------------------------------------------------------------------------

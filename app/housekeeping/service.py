@@ -15,6 +15,7 @@ from app.housekeeping import orphans, prepared, report
 from app.housekeeping.report import Report
 from app.settings import get_settings
 from app.storage import Store, StoreUnavailable
+from app.uploads.store import delete_over
 
 # A host's row names its machine in the attempts that ran there, so it stays longer than others.
 WORKER_HOURS, HOST_DAYS = 1, 30
@@ -63,10 +64,9 @@ def _alone() -> Iterator[bool]:
 
 
 def _keep_house(objects: Store, done: Report, *, scan: bool | None) -> None:
-    if not done.dry_run:
-        with transaction() as session:
-            done.add("idempotency_keys", forget_answers(session))
-            done.add("workers", forget_workers(session))
+    over = _forget_rows(done)
+    for project, upload in () if done.dry_run else over:
+        objects.delete_prefix(f"{project}/uploads/{upload}/")
     with transaction() as session:
         retired = orphans.retire_checkpoints(session, done)
         unused = prepared.unused(session)
@@ -85,6 +85,18 @@ def _keep_house(objects: Store, done: Report, *, scan: bool | None) -> None:
         for _, key in prepared.unknown(objects, project):
             prepared.drop(objects, project, key, done)
         orphans.drop_orphans(objects, project, done)
+
+
+def _forget_rows(done: Report) -> list[tuple[str, str]]:
+    """Delete rows that are over; returns (project, id) of uploads whose objects can go now."""
+    with transaction() as session:
+        done.add("idempotency_keys", forget_answers(session))
+        done.add("workers", forget_workers(session))
+        over = delete_over(session, get_settings().upload_hours)
+        done.add("unfinished_uploads", len(over), examples=[upload for _, upload in over])
+        if done.dry_run:
+            session.rollback()
+    return over
 
 
 def _abort_uploads(objects: Store, done: Report) -> None:

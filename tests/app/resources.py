@@ -51,6 +51,14 @@ def dataset(api: Api) -> dict[str, str]:
     return {"dataset_id": str(answer.json()["id"])}
 
 
+def upload(api: Api) -> dict[str, str]:
+    """Begin an upload in pieces that is as long as the example of a piece."""
+    headers = {"Upload-Length": "72", "Upload-Metadata": "name eA==,filename eC5qc29ubA=="}
+    answer = api.client.post("/uploads", headers=headers)
+    assert answer.status_code == 201, answer.text
+    return {"upload_id": str(answer.json()["id"])}
+
+
 def model(api: Api) -> dict[str, str]:
     """Publish a model of its own."""
     name = f"example-{secrets.token_hex(4)}"
@@ -74,6 +82,7 @@ _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "api-keys": key,
     "secrets": secret,
     "datasets": dataset,
+    "uploads": upload,
     "models": model,
     "targets": host,
 }

@@ -22,6 +22,7 @@ from app.main import create_app
 from tests.app import resources
 from tests.app.server import Api
 
+schemathesis.serializer.alias("application/offset+octet-stream", "application/octet-stream")
 DOCUMENT = create_app().openapi()
 OPEN = {"/healthz", "/readyz"}
 CHECKS = [
@@ -82,7 +83,9 @@ def test_every_example_works(
     """Send the example for real and expect the success that is documented."""
     operation = DOCUMENT["paths"][path][method]
     url = path.format(**resources.parameters(api, method, path))
-    answer = _send(api.client, method, url, media_type, value, _query(operation))
+    with api.with_key(api.key) as client:
+        client.headers.update(_shown(operation, "header"))
+        answer = _send(client, method, url, media_type, value, _shown(operation, "query"))
     successes = {status for status in operation["responses"] if status < "400"}
     assert str(answer.status_code) in successes, answer.text
     if answer.status_code not in (204, 302, 307):
@@ -90,16 +93,16 @@ def test_every_example_works(
         assert answer.headers["content-type"].partition(";")[0] in content
 
 
-def _query(operation: dict[str, Any]) -> dict[str, Any]:
-    """Return the example values of the query parameters that have some."""
+def _shown(operation: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return the example values of the parameters in query or headers that have some."""
     found = {}
     for parameter in operation.get("parameters", ()):
         shown = [
             *filter(None, [parameter.get("example")]),
             *parameter["schema"].get("examples", []),
         ]
-        if parameter["in"] == "query" and shown:
-            found[parameter["name"]] = shown[0]
+        if parameter["in"] == place and shown:
+            found[parameter["name"]] = shown[0] if place == "query" else str(shown[0])
     return found
 
 
