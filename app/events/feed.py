@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from app.db import LoopStatements
+from app.errors import Unavailable
 from app.events import reader
 from app.events.archive import get_archive
 from app.events.cursor import Position
@@ -29,9 +30,9 @@ from app.telemetry import STREAMS
 
 PAGE = 500
 THREADS = 4
-CONNECTIONS = 4
+CONNECTIONS = 3
 GATHER = 0.05  # seconds; events of all jobs are gathered so long before they are read once
-AWAY = (*OUTAGES, *reader.AWAY)
+AWAY: tuple[type[Exception], ...] = (*OUTAGES, *reader.AWAY, Unavailable)
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -114,21 +115,26 @@ class Feed:
             subscription.leave()
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        """Run a blocking read on one of the feed's own few threads."""
+        """Run what waits for the object store on one of the feed's own few threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     async def read(
         self, source: Source, after: Position, types: Types, limit: int, form: Form
     ) -> Page:
-        """Read a page from Postgres or the archive; raises one of `AWAY`, or Unavailable."""
-        page = await self._query(source.read, after, types, limit, form)
+        """Read a page from Postgres or the archive; raises one of `AWAY`."""
+        page = await self.query(source.read, after, types, limit, form)
         if page.ranges:
             return await self.in_thread(get_archive().page, page, types, limit, form)
         return page
 
-    async def _query(self, work: Callable[..., T], *arguments: object) -> T:
-        async with asyncio.timeout(reader.TIMEOUT):
-            return await self._statements.run(work, *arguments)
+    async def query(self, work: Callable[..., T], *arguments: object) -> T:
+        """Call `work(session, …)` on one of the feed's own few connections."""
+        try:
+            async with asyncio.timeout(reader.TIMEOUT):
+                return await self._statements.run(work, *arguments)
+        except TimeoutError as error:
+            message = f"the database gives no answer within {reader.TIMEOUT:.0f} s; try it again"
+            raise Unavailable(message, "database_unavailable") from error
 
     @contextlib.contextmanager
     def subscribed(
@@ -207,7 +213,7 @@ class Feed:
             self._nudged.clear()
             for topic in self._projects():
                 try:
-                    page = await self._query(
+                    page = await self.query(
                         topic.source.read, topic.position, None, PAGE, Form.FRAMES
                     )
                 except AWAY as error:
@@ -239,7 +245,7 @@ class Feed:
         used = {s.key_id for s in self._subscriptions() if s.key_id is not None}
         if not used:
             return
-        revoked = used - await self._query(live_keys, used)
+        revoked = used - await self.query(live_keys, used)
         for subscription in self._subscriptions():
             if subscription.key_id in revoked:
                 subscription.leave()

@@ -54,11 +54,11 @@ async def job_events(
     feed: Feed = request.app.state.feed
     types = service.parse_types(query.types)
     where = (caller.project_id, job_id, headers.last_event_id or query.after)
-    if not headers.wants_stream:
-        page = await feed.in_thread(service.job_page, *where, types, query.limit)
-        return Response(page, media_type="application/json")
-    start = await feed.in_thread(service.start_of_job, *where)
+    start = await feed.query(service.start_of_job, *where)
     source = JobSource(caller.project_id, job_id)
+    if not headers.wants_stream:
+        page = await feed.read(source, start.after, types, query.limit, frames.Form.ITEMS)
+        return Response(service.job_page(page), media_type="application/json")
     return _stream(feed, source, start, _Wishes(types, query.heartbeat, caller.key_id))
 
 
@@ -77,12 +77,13 @@ async def all_events(
     """
     feed: Feed = request.app.state.feed
     types = service.parse_types(query.types)
-    where = (caller.project_id, headers.last_event_id or query.after)
-    if not headers.wants_stream:
-        page = await feed.in_thread(service.project_page, *where, types, query.limit)
-        return Response(page, media_type="application/json")
-    start = await feed.in_thread(service.start_of_project, *where)
+    cursor = headers.last_event_id or query.after or (None if headers.wants_stream else "0")
+    start = await feed.query(service.start_of_project, caller.project_id, cursor)
     source = ProjectSource(caller.project_id)
+    if not headers.wants_stream:
+        page = await feed.read(source, start.after, types, query.limit, frames.Form.ITEMS)
+        whole = service.project_page(page, expired=start.expired)
+        return Response(whole, media_type="application/json")
     return _stream(feed, source, start, _Wishes(types, query.heartbeat, caller.key_id))
 
 

@@ -4,21 +4,17 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app.db import statement
 from app.errors import FieldProblem, InvalidPayload, NotFound
-from app.events.archive import get_archive
 from app.events.cursor import (
-    START,
     Position,
     decode_position,
     encode_position,
     invalid_cursor,
     parse_seq,
 )
-from app.events.frames import Form
 from app.events.ranges import has_archived_since
 from app.events.schemas import EVENT_TYPES
-from app.events.source import JobSource, JobState, Page, ProjectSource, job_state
+from app.events.source import JobState, Page, ProjectSource, job_state
 
 
 def require_job(session: Session, project_id: str, job_id: str) -> JobState:
@@ -70,52 +66,31 @@ class Start:
     expired: bool = False
 
 
-def start_of_job(project_id: str, job_id: str, cursor: str | None) -> Start:
+def start_of_job(session: Session, project_id: str, job_id: str, cursor: str | None) -> Start:
     """Check job and cursor (none: from the start); raises NotFound and BadRequest."""
-    with statement() as session:
-        job = require_job(session, project_id, job_id)
+    job = require_job(session, project_id, job_id)
     progress = {job_id: job.progress} if job.progress else {}
     return Start((parse_cursor(job, cursor), "", 0), (job.last_seq, "", 0), progress)
 
 
-def start_of_project(project_id: str, cursor: str | None) -> Start:
+def start_of_project(session: Session, project_id: str, cursor: str | None) -> Start:
     """Check the cursor of a stream over all jobs (none: what happens from now on)."""
-    newest = ProjectSource(project_id).newest()
+    newest = ProjectSource(project_id).newest(session)
     if not cursor:
         return Start(newest, newest, {})
-    after = _position(cursor, newest)
-    with statement() as session:
-        expired = has_archived_since(session, project_id, after[0])
-    return Start(after, newest, {}, expired)
-
-
-def _position(cursor: str, newest: Position) -> Position:
     after = decode_position(cursor)
     if after > newest:
         raise invalid_cursor(cursor, "it is past the newest event")
-    return after
+    return Start(after, newest, {}, has_archived_since(session, project_id, after[0]))
 
 
-def job_page(
-    project_id: str, job_id: str, cursor: str | None, types: list[str] | None, limit: int
-) -> str:
-    """Return a JobEventPage as JSON; raises Unavailable while an archived part cannot be read."""
-    with statement() as session:
-        job = require_job(session, project_id, job_id)
-        after = (parse_cursor(job, cursor), "", 0)
-        page = JobSource(project_id, job_id).read(session, after, types, limit, Form.ITEMS)
-    if page.ranges:
-        page = get_archive().page(page, types, limit, Form.ITEMS)
+def job_page(page: Page) -> str:
+    """Return a JobEventPage as JSON."""
     return _page_json(page, str(page.position[0]))
 
 
-def project_page(project_id: str, cursor: str | None, types: list[str] | None, limit: int) -> str:
-    """Return an EventPage as JSON, from the start without a cursor."""
-    source = ProjectSource(project_id)
-    after = _position(cursor, source.newest()) if cursor else START
-    with statement() as session:
-        page = source.read(session, after, types, limit, Form.ITEMS)
-        expired = has_archived_since(session, project_id, after[0])
+def project_page(page: Page, *, expired: bool) -> str:
+    """Return an EventPage as JSON."""
     next_after = f'"{encode_position(page.position)}"'
     return _page_json(page, next_after, f',"expired":{"true" if expired else "false"}')
 

@@ -12,7 +12,6 @@ from sqlalchemy import Row, TextClause, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY, TEXT
 from sqlalchemy.orm import Session
 
-from app.db import statement
 from app.events.cursor import Position, encode_position
 from app.events.frames import End, Form, Frame, event_frame
 from app.events.ranges import Range, ranges_after
@@ -189,10 +188,9 @@ class ProjectSource:
         """The project's id."""
         return self.project_id
 
-    def newest(self) -> Position:
+    def newest(self, session: Session) -> Position:
         """Return the position after everything that can be read now."""
-        with statement() as session:
-            return (session.scalar(_HORIZON) or 0, "", 0)
+        return (session.scalar(_HORIZON) or 0, "", 0)
 
     def read(self, session: Session, after: Position, types: Types, limit: int, form: Form) -> Page:
         """Read a page; it has no end."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.errors import Unavailable
 from app.events import frames
 from app.events.cursor import Position, encode_position
 from app.events.feed import AWAY, PAGE, Feed, beat_of
@@ -21,7 +20,6 @@ HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 _RETRY_READ = 1.0
 _AT_FULL_SPEED = 20  # pages of a replay
 _LONGEST_PAUSE = 0.1
-_LATER: tuple[type[Exception], ...] = (*AWAY, Unavailable)
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -111,7 +109,7 @@ class Stream:
                 while not (await asyncio.wait({task}, timeout=self._silence))[0]:
                     await write(self.heartbeat_frame)
                 return task.result()
-            except _LATER:
+            except AWAY:
                 # Database or store are away: the stream stays, and says that it lives.
                 await write(self.heartbeat_frame)
                 await asyncio.sleep(_RETRY_READ)
