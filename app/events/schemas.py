@@ -71,7 +71,11 @@ class Event(BaseModel):
     job_id: str
     time: datetime
     type: EventType
-    data: dict[str, Any] = Field(examples=[{"step": 40, "loss": 1.284}])
+    data: dict[str, Any] = Field(
+        description="What happened. `metrics` that come faster than about 200 a second are joined: "
+        "the newest values stand here, and `points` lists every point with its step and time.",
+        examples=[{"step": 40, "loss": 1.284}],
+    )
 
 
 class JobEventPage(BaseModel):
