@@ -1,8 +1,11 @@
 """The whole embedded stack for the tests: every process real, a tiny model, leases of seconds."""
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +21,7 @@ from polar.stack import control
 from polar.stack.home import Home
 from polar.stack.services import Postgres
 from polar.stack.state import StackState, running_state
-from tests.services import wait_until
+from tests.services import ROOT, wait_until
 
 Json = dict[str, Any]
 TERMINAL = ("succeeded", "failed", "cancelled")
@@ -105,6 +108,21 @@ class World:
             for event in self.events(job_id)
             if event["type"] == "metrics" and "loss" in event["data"]
         }
+
+    def polar(self, *arguments: str) -> str:
+        """Run `polar …` against the stack; returns what it says."""
+        service = {"POLAR_URL": self.client.url, "POLAR_API_KEY": self.client.key or ""}
+        done = subprocess.run(
+            [sys.executable, "-m", "polar", *arguments],
+            cwd=ROOT,
+            env={**os.environ, **service},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def sql(self, statement: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement in the stack's database; returns its rows, if it has any."""

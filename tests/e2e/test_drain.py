@@ -1,8 +1,5 @@
 """A host that is emptied: nothing new comes, and what runs there finishes or moves whole."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,25 +7,10 @@ import pytest
 from tests.e2e.harness import World
 from tests.e2e.test_pause import submit
 from tests.e2e.test_pause import undisturbed as undisturbed
-from tests.services import ROOT, wait_until
+from tests.services import wait_until
 
 pytestmark = pytest.mark.train
 HOST = "SELECT id FROM workers WHERE kind = 'host'"
-
-
-def polar(world: World, *arguments: str) -> str:
-    """Run `polar worker …` as an operator does; returns what it says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "polar", "worker", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "POLAR_URL": world.client.url, "POLAR_API_KEY": world.client.key or ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +22,9 @@ def _in_service_again(world: World) -> Iterator[None]:
 def test_a_drained_host_finishes_what_it_has_and_gets_nothing_new(world: World):
     job_id = submit(world)
     trainer = world.freeze_after(job_id, 5)
-    assert "gets no more jobs; 1 of its devices are busy, finishing" in polar(world, "drain")
+    assert "gets no more jobs; 1 of its devices are busy, finishing" in world.polar(
+        "worker", "drain"
+    )
     waiting = submit(world)
     told = "every worker online is being drained"
     # Its data are not prepared either: the host's prepare worker is drained with it.
@@ -48,7 +32,7 @@ def test_a_drained_host_finishes_what_it_has_and_gets_nothing_new(world: World):
     trainer.resume()
     assert len(world.until(job_id, "succeeded")["attempts"]) == 1
     assert world.get(waiting)["status"] == "queued"
-    assert "gets jobs again" in polar(world, "drain", "--undo")
+    assert "gets jobs again" in world.polar("worker", "drain", "--undo")
     world.until(waiting, "succeeded")
 
 
@@ -56,7 +40,7 @@ def test_drained_now_a_job_moves_with_its_losses(world: World, undisturbed: dict
     job_id = submit(world)
     trainer = world.freeze_after(job_id, 12)
     host = world.sql(HOST)[0][0]
-    assert "asked to move" in polar(world, "drain", "--host", host, "--now")
+    assert "asked to move" in world.polar("worker", "drain", "--host", host, "--now")
     trainer.resume()
     job = world.until(job_id, "queued")
     [attempt] = job["attempts"]
@@ -83,3 +67,15 @@ def test_a_worker_that_is_told_to_end_hands_back_whole(world: World, undisturbed
     job = world.until(job_id, "succeeded", timeout=120)
     assert job["attempts"][1]["resumed_step"] == attempt["last_step"]
     assert world.losses(job_id) == undisturbed
+
+
+def test_a_prepare_worker_that_is_told_to_end_hands_back(world: World):
+    job_id = world.submit(rows="many.jsonl", task={"max_length": 62})
+    preparation = "SELECT status, tries FROM preparations WHERE job_id = %s"
+    wait_until(lambda: world.sql(preparation, job_id) == [("running", 1)], timeout=60)
+    worker = world.process("prepare")
+    worker.terminate()
+    worker.wait(60)
+    # The stack starts it again; the try that it handed back does not count.
+    world.until(job_id, "succeeded", timeout=120)
+    assert world.sql(preparation, job_id) == [("done", 1)]

@@ -105,12 +105,14 @@ def test_paused_while_its_data_is_prepared(world: World):
 
 
 def test_paused_while_provisioning(world: World):
+    """As people do it, at the command line."""
     with world.frozen("worker"):
         job_id = world.submit()
         world.until(job_id, "provisioning")
-        assert world.client.pause(job_id)["pause_requested_at"]
+        assert "provisioning, pausing" in world.polar("pause", job_id)
         paused(world, job_id)
-    resumed(world, job_id)
+    assert f"{job_id}: queued" in world.polar("resume", job_id)
+    world.until(job_id, "succeeded")
 
 
 @pytest.mark.parametrize("phase", ["loading", "evaluating"])

@@ -297,7 +297,8 @@ def _requests() -> str:
 def _reasons() -> str:
     lines = ["| reason | tried again | else it is the turn of |", "|---|---|---|"]
     for reason, rule in RULES.items():
-        lines.append(f"| `{reason}` | {'yes' if rule.retried else 'no'} | {rule.turn} |")
+        again = "yes, rather elsewhere" if rule.machine else "yes" if rule.retried else "no"
+        lines.append(f"| `{reason}` | {again} | {rule.turn} |")
     return "\n".join(lines)
 
 
