@@ -22,6 +22,7 @@ from trainer_core.runner import run_launch
 from trainer_core.spec import TrainSpec
 from trainer_core.stop import StopSignal
 from trainer_core.warm import quiet_libraries
+from trainer_core.words import flush, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,8 +55,7 @@ def _run(options: argparse.Namespace) -> int:
     if not supervised:
         launch = with_own_devices(launch)
     code = run_launch(launch, read_secrets(), None if supervised else Console())
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     return code
 
 
@@ -79,7 +79,7 @@ def _schema(options: argparse.Namespace) -> int:  # noqa: ARG001 - every command
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(line.replace("\n", " ") + "\n")
+    say(line.replace("\n", " "))
 
 
 def _end(options: argparse.Namespace, error: Exception) -> int:

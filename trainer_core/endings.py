@@ -2,8 +2,6 @@
 
 import errno
 import json
-import sys
-import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from pydantic import ValidationError
 
 from trainer_core.errors import DiskFull, Interrupted, InvalidSpec, OutOfMemory, TrainerError
 from trainer_core.publish.manifest import write_durably
+from trainer_core.words import say, say_traceback
 
 EXIT_FILE = "exit.json"
 _OOM_MARKS = ("out of memory", "can't allocate memory", "not enough memory")
@@ -53,7 +52,7 @@ def ending_of(error: BaseException) -> Ending:
     """The ending for an error; an unexpected one leaves its traceback on stderr."""
     known = as_trainer_error(error)
     if known is None:
-        traceback.print_exception(error)
+        say_traceback(error)
         known = TrainerError(f"{type(error).__name__}: {error}")
     # What was read may hold half characters, which no store takes.
     message = known.message.encode("utf-8", "backslashreplace").decode()[:_LONGEST_MESSAGE]
@@ -100,4 +99,4 @@ def write_exit(work: Path, ending: Ending) -> None:
     try:
         write_durably(work / EXIT_FILE, json.dumps(asdict(ending)).encode())
     except OSError as error:
-        sys.stderr.write(f"{EXIT_FILE} could not be written: {error}\n")
+        say(f"{EXIT_FILE} could not be written: {error}")

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -45,8 +46,9 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
         self._n = self._recover(path)
+        self._size = path.stat().st_size
         self._next_sync = 0.0
 
     def _recover(self, path: Path) -> int:
@@ -64,13 +66,24 @@ class EventWriter:
         """
         with self._lock:
             event = RunEvent(n=self._n + 1, time=datetime.now(UTC), type=kind, data=finite(data))
-            self._file.write(event.model_dump_json().encode() + b"\n")
-            self._file.flush()
+            self._write(event.model_dump_json().encode() + b"\n")
             if kind not in _DECIDE_NOTHING or time.monotonic() >= self._next_sync:
                 os.fsync(self._file.fileno())
                 self._next_sync = time.monotonic() + _SYNC_SECONDS
             self._n = event.n
         return event
+
+    def _write(self, line: bytes) -> None:
+        """Write a line whole or not at all: on a full disk the next one has its number."""
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self._size)
+            raise
+        self._size += len(line)
 
     def close(self) -> None:
         """Close the file; further events raise ValueError."""

@@ -1,6 +1,5 @@
 """One run: loading → training → publishing, told by events, ended by an exit code."""
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from trainer_core.report import Reporter
 from trainer_core.session import Session
 from trainer_core.spec import Launch
 from trainer_core.stop import StopSignal
+from trainer_core.words import say
 
 EVENTS = "events.jsonl"
 
@@ -39,12 +39,12 @@ def run_launch(
 
 def _close(report: Reporter, writer: EventWriter, ending: Ending, step: int) -> None:
     if ending.code:
-        sys.stderr.write(f"{ending.reason}: {ending.message}\n")
+        say(f"{ending.reason}: {ending.message}")
     try:
         report.emit("result", **ending.event(step))
         writer.close()
     except OSError as error:  # a full disk: the exit code still tells it
-        sys.stderr.write(f"the last event could not be written: {error}\n")
+        say(f"the last event could not be written: {error}")
 
 
 def _attempt(session: Session) -> Ending:

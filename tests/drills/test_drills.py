@@ -4,7 +4,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -31,6 +31,11 @@ def marked(waves: list[cells.Wave]) -> list[object]:
         pytest.param(wave, id=wave.id, marks=[] if wave in chosen else pytest.mark.drill)
         for wave in waves
     ]
+
+
+def always(test: Callable[..., None]) -> Callable[..., None]:
+    """Have a test run in `make test` and in `make drill`."""
+    return pytest.mark.drill(test) if cells.everything() else test
 
 
 def run_wave(ground: Range, kind: cells.Wave, record: Record) -> None:
@@ -68,6 +73,7 @@ def test_b_fault(common: Range, record: Record, kind: cells.Wave):
     run_wave(common, kind, record)
 
 
+@always
 def test_b30_mlflow_has_every_job_as_it_ended(common: Range):
     """Whatever broke meanwhile: each run is closed once, with the job's own end and losses."""
     world = common.world

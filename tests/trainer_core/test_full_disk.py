@@ -1,0 +1,53 @@
+"""A full disk is told by exit code and reason, and leaves whole files."""
+
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.services import ROOT
+from trainer_core.events import EventWriter, read_events
+
+
+def test_a37_an_event_that_found_no_room_leaves_no_part_and_gives_its_number_back(tmp_path: Path):
+    path = tmp_path / "events.jsonl"
+    writer = EventWriter(path)
+    writer.emit("log", level="info", message="before")
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN  # Python's own choice
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            writer.emit("log", level="info", message="no room for this one")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before
+    writer.emit("result", status="failed", reason="disk_full", message="", step=0)
+    writer.close()
+    assert [(e.n, e.type) for e, _ in read_events(path)] == [(1, "log"), (2, "result")]
+
+
+def test_a37_the_reason_is_kept_when_nobody_takes_the_words():
+    """stdout and stderr lie on the full disk, too."""
+    program = """
+from pathlib import Path
+from trainer_core import words
+from trainer_core.endings import Ending, ending_of, write_exit
+words.say("one line")
+full = ending_of(OSError(28, "No space left on device"))
+assert (full.code, full.reason) == (73, "disk_full"), full
+assert ending_of(ZeroDivisionError("one by nothing")).code == 70
+write_exit(Path("/nowhere"), Ending.succeeded())
+words.flush()
+import os
+os._exit(full.code)
+"""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=full, cwd=ROOT, check=False
+        )
+    assert done.returncode == 73
