@@ -85,3 +85,13 @@ def test_a_job_that_waits_for_another_kind_is_not_ahead():
     jobs = [Waiting("gpu", Wish(1, "cuda")), Waiting("cpu", Wish(1, "cpu"))]
     result = plan(jobs, {"g": gpus(1, free=0), "c": cpus(1, free=0)})
     assert result.waiting["cpu"] == "next in line, all devices are busy"
+
+
+def test_b18_a_host_to_be_avoided_is_taken_only_where_no_other_has_the_room():
+    hosts = {"bad": gpus(2, free=1), "good": gpus(4)}
+    job = Waiting("a", Wish(1, "cuda"), avoid=frozenset({"bad"}))
+    assert placed(plan([job], hosts)) == {"a": ("good", [0])}
+    # Without that memory the fullest host that fits is taken; busy others are not waited for.
+    assert placed(plan([Waiting("a", Wish(1, "cuda"))], hosts)) == {"a": ("bad", [0])}
+    busy = {"bad": gpus(2, free=1), "good": gpus(4, free=0)}
+    assert placed(plan([job], busy)) == {"a": ("bad", [0])}

@@ -1,0 +1,52 @@
+"""What keeps a watchdog quiet while nothing is trained."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from trainer_core import report
+from trainer_core.callbacks import Flow
+from trainer_core.loop import ExactLoop
+from trainer_core.report import Reporter
+from trainer_core.spec import TrainSpec
+from trainer_core.stop import StopSignal
+
+numpy = pytest.importorskip("numpy")
+pytestmark = pytest.mark.train
+BATCHES = 5
+
+
+class Said:
+    """An event writer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def emit(self, kind: str, /, **data: object) -> None:
+        self.events.append((kind, data))
+
+
+def test_b15_an_evaluation_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each batch, when they take long: an evaluation of hours is not taken for stalled."""
+    monkeypatch.setattr(report, "PROGRESS_SECONDS", 0.0)
+    said, stop = Said(), StopSignal()
+    spec = TrainSpec.model_validate(
+        {
+            "task": {"type": "sft"},
+            "model": {"source": "folder", "name_or_path": "/models/tiny"},
+            "data": {"train": [{"source": "folder", "path": "rows.jsonl"}]},
+        }
+    )
+    loop = ExactLoop()
+    loop.flow = Flow(spec, Reporter(said, stop), stop, evaluates=True)  # type: ignore[arg-type]
+    loop.flow.step = 7
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(eval=lambda: None),
+        state=SimpleNamespace(max_steps=9, epoch=0.5),
+        prediction_step=lambda *_, **__: (SimpleNamespace(item=lambda: 2.0), None, None),
+    )
+    for name, value in vars(trainer).items():
+        monkeypatch.setattr(loop, name, value, raising=False)
+    batches = [{"labels": numpy.array([[1, 2, 3]])}] * BATCHES
+    assert loop._measure(batches) == {"loss": 2.0}
+    assert said.events == [("progress", {"step": 7, "total_steps": 9, "epoch": 0.5})] * BATCHES
