@@ -81,6 +81,7 @@ class Settings(BaseSettings):
     )
 
     threads: int = Field(32, description="Request threads of the API and its database pool.")
+    store_patience: float = Field(600.0, description="How long a model waits for the store.")
     download_stall: float = Field(60.0, description="A client that takes nothing is let go.")
     rate_limit: float = Field(
         100.0, ge=0, description="Requests a second of one API key on average; 0: no limit."

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from app.attempts.service import Claim, Publication, StoredFile
-from app.storage import Patience, Store
+from app.storage import Store
 from trainer_core.publish.manifest import MANIFEST
 from worker.fetch import attempt_prefix
 from worker.inputs import JobFacts
 from worker.transfer import Stored
-from worker.upload import PATIENCE, patiently_upload
+from worker.upload import patience, patiently_upload
 
 MODEL = "model"
 _FROM_PREPARATION = {"report.json": "report", "ledger.jsonl": "ledger"}
@@ -56,7 +56,7 @@ def _prepared_files(store: Store, prefix: str, work: Path) -> Iterator[StoredFil
     for name, kind in _FROM_PREPARATION.items():
         path = folder / name
         if path.exists():
-            sha256 = store.put_file(prefix + name, path, patience=Patience(PATIENCE))
+            sha256 = store.put_file(prefix + name, path, patience=patience())
             yield StoredFile(name, prefix + name, kind, path.stat().st_size, sha256)
 
 

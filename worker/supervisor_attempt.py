@@ -37,7 +37,6 @@ from worker.waiting import Stopped, TookTooLong, unless_stopped
 from worker.watch import NoSignOfLife, Watch, work_folder
 
 TELEMETRY_EVERY = 5.0
-LAST_UPLOAD = 600.0
 LAST_UPLOAD_STOPPED = 5.0
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -174,7 +173,7 @@ class AttemptSupervisor:
             return LAST_UPLOAD_STOPPED
         if self._keeper.abandoned.is_set():  # the machine goes down, and waits for so long
             return max(LAST_UPLOAD_STOPPED, self._settings.grace - self._keeper.stopping_for)
-        return LAST_UPLOAD
+        return self._settings.store_patience
 
     def _publish(self, job: JobFacts, carrier: Carrier) -> bool:
         """Upload, then let one commit decide between the model and a cancel."""

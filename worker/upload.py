@@ -11,13 +11,13 @@ from typing import Any
 
 from app.attempts import service
 from app.attempts.service import LeaseLost, StoredCheckpoint
+from app.settings import get_settings
 from app.storage import Patience, Store, StoreUnavailable
 from trainer_core.publish.manifest import BrokenFolder
 from worker.durably import DatabaseAway, durably
 from worker.transfer import Stored, upload_folder
 
 UPLOADING = "uploading"
-PATIENCE = 600.0
 _ROUND, _PAUSE = 60.0, 5.0
 _log = logging.getLogger(__name__)
 
@@ -140,8 +140,8 @@ class CheckpointUploader:
         said = False
         while True:
             try:
-                patience = Patience(_ROUND, self._stop)
-                return upload_folder(self._store, written.folder, prefix, patience)
+                a_round = Patience(_ROUND, self._stop)
+                return upload_folder(self._store, written.folder, prefix, a_round)
             except StoreUnavailable as error:
                 if not said:
                     self._warn(
@@ -223,8 +223,11 @@ def _drop(written: Written) -> None:
             written.folder.parent.rmdir()
 
 
-def patiently_upload(
-    store: Store, folder: Path, prefix: str, stop: threading.Event | None = None
-) -> Stored:
-    """Upload a folder and wait out an outage of ten minutes; raises StoreUnavailable after it."""
-    return upload_folder(store, folder, prefix, Patience(PATIENCE, stop))
+def patiently_upload(store: Store, folder: Path, prefix: str) -> Stored:
+    """Upload a folder and wait out an outage of the store; raises StoreUnavailable after it."""
+    return upload_folder(store, folder, prefix, patience())
+
+
+def patience() -> Patience:
+    """Return how long what must be stored waits for the store."""
+    return Patience(get_settings().store_patience)

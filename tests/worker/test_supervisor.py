@@ -20,6 +20,7 @@ from app.storage import get_store
 from polar.stack.services import Postgres, SeaweedFS
 from tests.services import wait_until
 from tests.worker.conftest import forget
+from tests.worker.full import full
 from tests.worker.gate import gate
 from tests.worker.rig import (
     COMMIT,
@@ -359,6 +360,25 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
         assert rig.until(job_id, "succeeded", "failed") == "succeeded", rig.story(job_id)
     [(prefix, sha256)] = rows("SELECT prefix, manifest_sha256 FROM model_versions")
     assert read_manifest(get_store(), prefix, sha256).kind == "model"
+    rig.assert_clean(job_id)
+
+
+def test_b29_a_full_bucket_is_waited_out_and_nothing_is_half_published(
+    rig: Rig, seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLAR_STORE_PATIENCE", "2")  # then the attempt ends, and another one tries
+    job_id = rig.submit(retry={"max_attempts": 20})
+    rig.reach(job_id, 1)
+    with full(seaweed, get_store().bucket):
+        reasons = "SELECT 1 FROM attempts WHERE reason = 'store_unavailable'"
+        rig.when(job_id, lambda: rows(reasons))
+        assert rig.status(job_id) in ("queued", "provisioning", "running", "finalizing")
+        assert rows("SELECT 1 FROM model_versions") == []
+        assert rows("SELECT 1 FROM artifacts") == []
+    assert rig.until(job_id, "succeeded", "failed") == "succeeded", rig.story(job_id)
+    [(prefix, sha256)] = rows("SELECT prefix, manifest_sha256 FROM model_versions")
+    assert read_manifest(get_store(), prefix, sha256).kind == "model"
+    assert sorted(rig.losses(job_id)) == list(range(1, 13))
     rig.assert_clean(job_id)
 
 
