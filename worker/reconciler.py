@@ -61,7 +61,7 @@ def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[L
         Step("requests", in_transaction(takeover.meet_requests)),
         Step("hint again", in_transaction(takeover.hint_again)),
         Step("take over", lambda: takeover.take_over(health, settings.lease)),
-        Step("overdue", now_and_then(lambda: takeover.end_overdue(health, settings.lease))),
+        Step("overdue", now_and_then(takeover.Overdue(health, settings.lease).look)),
         Step("orphans", now_and_then(in_transaction(adopt_orphans))),
     ]
     if settings.fake_target:

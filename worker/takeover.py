@@ -1,6 +1,8 @@
 """What nobody else would do any more: lost hints, expired leases, wishes that met no holder."""
 
 import contextlib
+import time
+from collections.abc import Callable
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -96,17 +98,36 @@ def meet_requests(session: Session) -> int:
     return len(tombstones) + len(unstarted)
 
 
-def end_overdue(health: Health, lease: float) -> int:
-    """End attempts that nobody begins with, and those whose holder hangs."""
-    if not health.steady_for(lease):
-        return 0
-    with transaction() as session:
-        late = overdue.overdue(session)
-    ended = 0
-    for attempt_id in late:
+class Overdue:
+    """Ends attempts that nobody begins with, and those whose holder hangs.
+
+    Only what has been overdue for a whole lease, seen from here and without a break: after an
+    outage holders speak again first.
+    """
+
+    def __init__(
+        self, health: Health, lease: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._health = health
+        self._lease = lease
+        self._clock = clock
+        self._since: dict[str, float] = {}
+
+    def look(self) -> int:
+        """Look once; returns how many attempts were ended."""
+        if not self._health.steady_for(self._lease):
+            self._since.clear()
+            return 0
         with transaction() as session:
-            ended += overdue.end_overdue(session, attempt_id) is not None
-    return ended
+            late = overdue.overdue(session)
+        now = self._clock()
+        self._since = {each: self._since.get(each, now) for each in late}
+        ended = 0
+        for attempt_id, since in self._since.items():
+            if now - since >= self._lease:
+                with transaction() as session:
+                    ended += overdue.end_overdue(session, attempt_id) is not None
+        return ended
 
 
 _UNRELEASED = text(

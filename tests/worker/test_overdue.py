@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("settings")
 
 
 def look() -> int:
-    return takeover.end_overdue(Health(), 0.0)
+    return takeover.Overdue(Health(), 0.0).look()
 
 
 def attempts() -> list[tuple[object, ...]]:
@@ -84,10 +84,20 @@ def test_nobody_is_judged_just_after_the_database_was_away() -> None:
     reserved()
     run_sql("DELETE FROM outbox")
     run_sql("UPDATE attempts SET created_at = now() - interval '1 day'")
-    health = Health(clock=lambda: 1000.0)
+    now = [1000.0]
+    health = Health(clock=lambda: now[0])
+    looks = takeover.Overdue(health, 60.0, clock=lambda: now[0])
+    assert looks.look() == 0  # seen for the first time
+    now[0] += 59
+    assert looks.look() == 0
     health.broke()
     health.answered()
-    assert takeover.end_overdue(health, 60.0) == 0
+    now[0] += 59
+    assert looks.look() == 0  # holders speak first
+    now[0] += 2
+    assert looks.look() == 0  # and what was seen before the outage does not count
+    now[0] += 60
+    assert looks.look() == 1
 
 
 def test_a_host_that_vanished_before_it_claimed_uses_no_attempt_up() -> None:
