@@ -55,7 +55,7 @@ def first(service: World, second: SecondHost) -> str:
 def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Cancel what a failed test left open, and let both hosts work again."""
     yield
-    if "second" not in request.fixturenames:
+    if "service" not in request.fixturenames:
         return
     service: World = request.getfixturevalue("service")
     for job in service.client.jobs(limit=50):

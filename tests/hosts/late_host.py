@@ -1,4 +1,7 @@
-"""A joined host whose clock is wrong: `python -m tests.hosts.late_host OPTIONS` (home, seconds)."""
+"""A joined host whose clock is wrong: `python -m tests.hosts.late_host OPTIONS`.
+
+OPTIONS as JSON: home and seconds.
+"""
 
 import asyncio
 import json
@@ -16,7 +19,7 @@ from polar.stack.supervisor import Supervisor, supervise
 from tests.services import ROOT
 
 CLOCK = ROOT / "tests" / "drills" / "clock.py"
-SECONDS = float(json.loads(sys.argv[1])["seconds"])
+OPTIONS = json.loads(sys.argv[1])
 
 
 class LateHost(JoinedHost):
@@ -25,12 +28,13 @@ class LateHost(JoinedHost):
     def command(self, entry: Entry) -> Command:
         command = super().command(entry)
         python, _, *rest = command.arguments
-        return Command([python, str(CLOCK), str(SECONDS), *rest], command.environment)
+        wrong = [python, str(CLOCK), str(OPTIONS["seconds"])]
+        return Command([*wrong, *rest], command.environment)
 
 
 def main() -> int:
     spawn.adopt_orphans()
-    home = Home(Path(json.loads(sys.argv[1])["home"]))
+    home = Home(Path(OPTIONS["home"]))
     home.lay()
     with home.claimed():
         identity = proctree.identity(os.getpid())

@@ -71,9 +71,10 @@ class Door:
         self._ready.set()
         self._loop.run_forever()
         server.close()
-        for task in (tasks := asyncio.all_tasks(self._loop)):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        while tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -194,14 +195,17 @@ def environment(world: World, links: Links, home: Path, **settings: str) -> dict
 
 @contextmanager
 def joined(
-    world: World, links: Links, home: Home, settings: Mapping[str, str], clock: float = 0.0
+    world: World, links: Links, home: Home, settings: Mapping[str, str], seconds: int = 0
 ) -> Iterator[SecondHost]:
-    """Have a second host join, and end it with everything that it started."""
+    """Have a second host join, and end it with everything that it started.
+
+    Its date is wrong by so many seconds.
+    """
     home.lay()
     variables = environment(world, links, home.path, **settings)
     command = [sys.executable, "-m", "polar", "worker", "join"]
-    if clock:
-        options = json.dumps({"home": str(home.path), "seconds": clock})
+    if seconds:
+        options = json.dumps({"home": str(home.path), "seconds": seconds})
         guard = [sys.executable, "-m", "polar.stack.guard", "--attached"]
         command = [*guard, sys.executable, "-m", "tests.hosts.late_host", options]
     with home.log("join").open("wb") as log:
