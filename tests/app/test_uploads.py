@@ -311,6 +311,9 @@ def test_what_nobody_finishes_goes(api: Api, store: Store) -> None:
     assert json.loads(done.stdout)["unfinished_uploads"]["count"] == 1
     assert api.client.get(where).status_code == 404
     assert list(store.list_objects(f"prj_default{where}/")) == []
+    metrics = api.client.get("/metrics").text
+    assert 'polar_housekeeping_removed{kind="unfinished_uploads"}' in metrics
+    assert 'polar_housekeeping_age_seconds{run="any"}' in metrics
 
 
 def test_uploads_belong_to_their_project_and_role(api: Api) -> None:
