@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from trainer_core.backends import hf
 from trainer_core.context import Loaded
 from trainer_core.errors import InvalidSpec
-from trainer_core.spec import Paths, TrainSpec
+from trainer_core.spec import ModelRef, Paths, TrainSpec
 
 
 class Backend(Protocol):
@@ -25,6 +25,14 @@ class Backend(Protocol):
         (the label map), which decide the head of some.
 
         Trainable parameters of a 16-bit run are fp32. Raises ModelUnavailable and InvalidSpec.
+        """
+
+    def load_frozen(
+        self, spec: TrainSpec, ref: ModelRef, paths: Paths, secrets: Mapping[str, str]
+    ) -> Any:
+        """Load a further model of the task's kind that is not trained, in the run's precision.
+
+        Raises ModelUnavailable and InvalidSpec.
         """
 
 

@@ -1,9 +1,10 @@
 """What backends hand to tasks: the loaded model, the data and the loop's hooks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.spec import TrainSpec
+from trainer_core.spec import ModelRef, TrainSpec
 
 if TYPE_CHECKING:
     from trainer_core.callbacks import Flow
@@ -29,7 +30,8 @@ class Loaded:
 class TrainContext:
     """Everything that a task needs to build its trainer.
 
-    `spec` is resolved; `use_cpu` says that no CUDA device was given to the run.
+    `spec` is resolved; `use_cpu` says that no CUDA device was given to the run. `load_frozen` loads
+    a further model of the task's kind that is not trained, such as a reference.
     """
 
     spec: TrainSpec
@@ -38,3 +40,4 @@ class TrainContext:
     use_cpu: bool
     flow: "Flow"
     checkpointer: "Checkpointer"
+    load_frozen: Callable[[ModelRef], Any] | None = None

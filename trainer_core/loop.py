@@ -1,6 +1,7 @@
 """Our part of the trainer: exact losses, token-weighted evaluation, whole checkpoints."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from trainer_core.callbacks import Flow, as_callback
@@ -98,10 +99,25 @@ class ExactLoop:
         mean = total / max(weights, 1e-9)
         return {"loss": mean} | (scores.results(mean) if scores is not None else {})
 
+    def save_more(self, folder: Path) -> None:
+        """Write to a checkpoint what a task has beside model and optimizer."""
+
+    def load_more(self, folder: Path) -> None:
+        """Read it back."""
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        step = self.flow.step
-        write = super()._save_checkpoint  # type: ignore[misc]
-        self.checkpointer.save(step, lambda: write(model, trial), self.flow.loop_state())
+        write_library_part = super()._save_checkpoint  # type: ignore[misc]
+
+        def write() -> None:
+            write_library_part(model, trial)
+            [folder] = self.checkpointer.staging.iterdir()
+            self.save_more(folder)
+
+        self.checkpointer.save(self.flow.step, write, self.flow.loop_state())
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+        self.load_more(Path(resume_from_checkpoint))
 
 
 def _own_random_state() -> Any:

@@ -32,25 +32,28 @@ class TorchLogProbs:
         _chunk_size: int,
         softcap: float | None = None,
         scale: float = 1.0,
-        _outputs: tuple[str, ...] = (),
-    ) -> tuple[Any, Any, None, None, Any]:
-        """Per token: log-probability, entropy and whether the target is the likeliest.
+        outputs: tuple[str, ...] = (),
+    ) -> tuple[Any, ...]:
+        """Per token: log-probability, entropy, log of the sum of squared probabilities, mean logit
+        and whether the target is the likeliest.
 
-        `hidden` is (tokens, width), `weight` (vocabulary, width), `targets` (tokens,).
+        The third and fourth are None unless `outputs` names them (`log_sum_sq_probs`,
+        `mean_logits`). `hidden` is (tokens, width), `weight` (vocabulary, width), `targets`
+        (tokens,).
         """
         import torch
         from torch.utils.checkpoint import checkpoint
 
-        def piece(h: Any, t: Any) -> tuple[Any, Any, Any]:
-            return _token_statistics(_logits(h, weight, bias, (scale, softcap, temperature)), t)
+        def piece(h: Any, t: Any) -> tuple[Any, ...]:
+            logits = _logits(h, weight, bias, (scale, softcap, temperature))
+            return _token_statistics(logits, t, outputs)
 
         if len(targets) <= _TOKENS_AT_ONCE:
-            log_probs, entropy, top = piece(hidden, targets)
-            return log_probs, entropy, None, None, top
+            return piece(hidden, targets)
         pieces = zip(hidden.split(_TOKENS_AT_ONCE), targets.split(_TOKENS_AT_ONCE), strict=True)
         results = [checkpoint(piece, h, t, use_reentrant=False) for h, t in pieces]
-        log_probs, entropy, top = (torch.cat(column) for column in zip(*results, strict=True))
-        return log_probs, entropy, None, None, top
+        columns = zip(*results, strict=True)
+        return tuple(None if c[0] is None else torch.cat(c) for c in columns)
 
 
 def _logits(hidden: Any, weight: Any, bias: Any, shape: tuple[float, float | None, float]) -> Any:
@@ -65,11 +68,13 @@ def _logits(hidden: Any, weight: Any, bias: Any, shape: tuple[float, float | Non
     return logits if temperature == 1.0 else logits / temperature
 
 
-def _token_statistics(logits: Any, targets: Any) -> tuple[Any, Any, Any]:
+def _token_statistics(logits: Any, targets: Any, outputs: tuple[str, ...]) -> tuple[Any, ...]:
     import torch
 
     log_probs = torch.log_softmax(logits, dim=-1)
     with torch.no_grad():
         entropy = -(log_probs.exp() * log_probs).sum(-1)
         top = log_probs.argmax(-1) == targets
-    return log_probs.gather(-1, targets[:, None]).squeeze(-1), entropy, top
+        squares = (2 * log_probs).logsumexp(-1) if "log_sum_sq_probs" in outputs else None
+        mean = logits.mean(-1) if "mean_logits" in outputs else None
+    return log_probs.gather(-1, targets[:, None]).squeeze(-1), entropy, squares, mean, top

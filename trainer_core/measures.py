@@ -4,7 +4,7 @@ Each keeps counts, or one or two numbers a row; logits are dropped batch by batc
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 
@@ -100,6 +100,28 @@ class Perplexity:
     def results(self, loss: float) -> dict[str, float]:
         """Infinite where it is too large for a number."""
         return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
+
+
+class BatchMeans:
+    """Means of what a library measures for each batch; `measured` is its list of values by name."""
+
+    needs_logits = False
+
+    def __init__(self, measured: MutableMapping[str, list[float]]) -> None:
+        self._measured = measured
+        self._sums: dict[str, float] = {}
+        self._weights = 0.0
+
+    def add(self, inputs: Mapping[str, Any], logits: Any, weight: float) -> None:  # noqa: ARG002 - the protocol's
+        """The newest values, which are taken away from the library."""
+        for name, values in self._measured.items():
+            self._sums[name] = self._sums.get(name, 0.0) + values[-1] * weight
+        self._measured.clear()
+        self._weights += weight
+
+    def results(self, loss: float) -> dict[str, float]:  # noqa: ARG002 - the protocol's
+        """Weighted means over all batches."""
+        return {name: total / self._weights for name, total in self._sums.items()}
 
 
 def area_under_curve(ranked: list[tuple[float, bool]]) -> float | None:

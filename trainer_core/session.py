@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,10 @@ class Session:
         flow.checkpointer = checkpointer
         self._flow = flow
         use_cpu = not self._launch.devices
-        return TrainContext(spec, loaded, data, use_cpu, flow, checkpointer)
+        frozen = partial(
+            backend_of(spec).load_frozen, spec, paths=self._launch.paths, secrets=self._secrets
+        )
+        return TrainContext(spec, loaded, data, use_cpu, flow, checkpointer, frozen)
 
     def _train(self, context: TrainContext, resume: Resume | None) -> Any:
         needed = context.checkpointer.needed_bytes

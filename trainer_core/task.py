@@ -8,7 +8,7 @@ from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
 from trainer_core.spec import TrainSpec
 from trainer_core.task_facts import TaskFacts
-from trainer_core.tasks import clm, sft, text_classification
+from trainer_core.tasks import clm, dpo, sft, text_classification
 
 
 class Task(Protocol):
@@ -31,6 +31,7 @@ class Task(Protocol):
 
 TASKS: dict[str, Task] = {
     "sft": sft,
+    "dpo": dpo,
     "clm": clm,
     "text_classification": text_classification,
 }

@@ -22,10 +22,12 @@ STACK = (
 
 LATE = (
     "encodings.unicode_escape",
+    "encodings.utf_8_sig",
     "huggingface_hub.utils._telemetry",
     "jinja2.ext",
     "jinja2.sandbox",
     "peft.utils.transformers_weight_conversion",
+    "rich.columns",
     "rich.panel",
     "torch.profiler._cupti_monitor",
     "torch.utils.checkpoint",
@@ -33,7 +35,14 @@ LATE = (
     "transformers.generation.utils",
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
+    "transformers.models.align",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.bert.tokenization_bert",
     "transformers.models.bert.tokenization_bert_legacy",
+    "transformers.models.distilbert.modeling_distilbert",
+    "transformers.models.mpnet.modeling_mpnet",
+    "transformers.models.roberta.modeling_roberta",
+    "transformers.models.xlm_roberta.modeling_xlm_roberta",
     "transformers.models.gemma.tokenization_gemma",
     "transformers.models.gemma2.modeling_gemma2",
     "transformers.models.gemma3.modeling_gemma3",
@@ -49,6 +58,7 @@ LATE = (
     "transformers.utils.chat_template_utils",
     "trl.models.activation_offloading",
     "trl.models.selective_activation_checkpointing",
+    "trl.trainer.dpo_trainer",
     "trl.trainer.sft_trainer",
 )
 """What the libraries import inside of functions, so that no run pays for it; a version of a

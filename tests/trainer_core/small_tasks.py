@@ -72,6 +72,21 @@ def documents(count: int, seed: int = 0) -> list[dict[str, Any]]:
     ]
 
 
+def preferences(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Questions with a friendly answer that is preferred to a rude one, or the other way."""
+    rng = random.Random(seed)  # noqa: S311 - test data
+    return [
+        {
+            "prompt": [{"role": "user", "content": f"How was the {rng.choice(THINGS)}?"}],
+            "chosen": [{"role": "assistant", "content": f"It was {rng.choice(GOOD)}."}],
+            "rejected": [
+                {"role": "assistant", "content": f"It was {rng.choice(BAD)} and {rng.choice(BAD)}."}
+            ],
+        }
+        for _ in range(count)
+    ]
+
+
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     """A JSONL file."""
     path.parent.mkdir(parents=True, exist_ok=True)

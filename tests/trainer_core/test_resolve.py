@@ -14,6 +14,7 @@ import pytest
 
 from trainer_core.resolve import Hardware, resolve, size_in_name
 from trainer_core.spec import TrainSpec
+from trainer_core.task import TASKS
 
 GOLDEN = Path(__file__).parent / "golden"
 MACHINES = {
@@ -52,6 +53,44 @@ def test_golden(machine: str) -> None:
     assert json.loads(path.read_text(encoding="utf-8")) == resolved
 
 
+@pytest.mark.parametrize("task", [name for name in TASKS if name != "sft"])
+def test_golden_of_other_tasks(task: str) -> None:
+    """What depends on the task; the rest is as for `sft`."""
+    resolved = {
+        f"{machine} {size} {name}": _of_task(
+            resolve(spec(task={"type": task}, adapter=adapter), hardware, SIZES[size]).spec
+        )
+        for machine, hardware in MACHINES.items()
+        for size in SIZES
+        for name, adapter in ADAPTERS.items()
+    }
+    path = GOLDEN / f"resolve-{task}.json"
+    if os.environ.get("REGENERATE_GOLDEN"):
+        path.write_text(json.dumps(resolved, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert json.loads(path.read_text(encoding="utf-8")) == resolved
+
+
+def _of_task(resolved: TrainSpec) -> dict[str, Any]:
+    return {
+        "task": {
+            name: value
+            for name, value in resolved.task.model_dump(mode="json").items()
+            if name in TASKS[resolved.task.type].open_fields(resolved)
+        },
+        "over_length": resolved.data.over_length,
+        "precision": resolved.precision,
+        **{name: getattr(resolved.training, name) for name in _DECIDED},
+    }
+
+
+_DECIDED = (
+    "learning_rate",
+    "num_train_epochs",
+    "lr_scheduler_type",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+)
 OPEN = {
     # What only the run, the data or the job's name can tell.
     "task.loss_on", "task.default_system", "task.chat_template", "model.revision",

@@ -51,6 +51,9 @@ def test_a_minimal_spec_works_and_is_filled(name: str) -> None:
     assert check(spec, Hardware()) == []
     resolved = resolve(spec, Hardware()).spec
     assert resolve(resolved, Hardware()).spec == resolved
+    said = TrainSpec.model_validate(resolved.model_dump(mode="json"))
+    assert check(said, Hardware()) == []
+    assert resolve(said, Hardware()).spec == resolved
     for field in TASKS[name].open_fields(spec):
         assert getattr(resolved.task, field) is not None
 

@@ -10,7 +10,7 @@ from trainer_core.loading import LoadingWish, load_model, load_tokenizer, model_
 from trainer_core.model_source import ModelSource, adapter_base, allowed_folder, locate
 from trainer_core.problems import nearest
 from trainer_core.publish.manifest import canonical_hash
-from trainer_core.spec import LoraAdapter, Paths, TrainSpec
+from trainer_core.spec import LoraAdapter, ModelRef, Paths, TrainSpec
 from trainer_core.task import task_of
 from trainer_core.task_facts import ModelKind
 
@@ -79,13 +79,21 @@ def _load_model(
     return merged
 
 
+def load_frozen(spec: TrainSpec, ref: ModelRef, paths: Paths, secrets: Mapping[str, str]) -> Any:
+    """A whole model beside the trained one; an adapter is refused."""
+    source = locate(ref, paths.model_copy(update={"model": None}), secrets)
+    dtype = weights_dtype(spec.model_copy(update={"model": ref}), frozen=True)
+    wish = LoadingWish(task_of(spec).FACTS.model, dtype, ref.attn_implementation)
+    return load_model(source, wish).requires_grad_(False)
+
+
 def _base_source(name: str, revision: str | None, paths: Paths) -> ModelSource:
     if Path(name).is_dir():
         return ModelSource(str(allowed_folder(name, paths.model_folders)), name)
     return ModelSource(name, name, {"revision": revision} if revision else {})
 
 
-def weights_dtype(spec: TrainSpec) -> Any:
+def weights_dtype(spec: TrainSpec, *, frozen: bool = False) -> Any:
     """The dtype that weights are loaded in.
 
     Trained weights stay fp32 (mixed precision casts on the fly); a frozen base is held in the
@@ -96,7 +104,7 @@ def weights_dtype(spec: TrainSpec) -> Any:
     names = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     if spec.model.dtype != "auto":
         return names[spec.model.dtype]
-    return names["fp32" if spec.adapter is None else spec.precision]
+    return names["fp32" if spec.adapter is None and not frozen else spec.precision]
 
 
 def _attach(model: Any, adapter: LoraAdapter, kind: ModelKind) -> Any:

@@ -1,4 +1,7 @@
-"""Rows of plain documents: wrapped, fitted together or one each, for `clm`."""
+"""Rows of plain documents: wrapped, fitted together or one each, for `clm`.
+
+Reads `packing`, `add_eos_token` and `max_length` of a task's block, where it has them.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +22,6 @@ from trainer_core.data.rows import BadRow, Encoded, Place, spoken
 from trainer_core.data.templates import adds_bos
 from trainer_core.data.token_rows import token_example
 from trainer_core.errors import InvalidSpec
-from trainer_core.spec import ClmTask
-from trainer_core.task_facts import block_of
 
 
 class DocumentRows:
@@ -29,20 +30,20 @@ class DocumentRows:
     staged = TOKENS
 
     def __init__(self, setup: EncodingSetup) -> None:
-        task = block_of(setup.spec, ClmTask)
-        self._packing = task.packing
+        task = setup.spec.task
+        self._packing: str = getattr(task, "packing", "none")
         self._tokenizer = setup.tokenizer
         self._before = [setup.tokenizer.bos_token_id] if adds_bos(setup.tokenizer) else []
-        self._after = [setup.tokenizer.eos_token_id] if task.add_eos_token else []
+        self._after = [setup.tokenizer.eos_token_id] if getattr(task, "add_eos_token", True) else []
         if None in self._after:
             raise InvalidSpec(
                 "task.add_eos_token is true, but the model's tokenizer has no end-of-sequence "
                 "token: set it to false",
                 "task.add_eos_token",
             )
-        self.final = PACKED if task.packing == "bfd" else TOKENS
-        self.max_length = task.max_length or DEFAULT_MAX_LENGTH
-        self.row_limit = sys.maxsize if task.packing == "wrapped" else self.max_length
+        self.final = PACKED if self._packing == "bfd" else TOKENS
+        self.max_length = task.row_length or DEFAULT_MAX_LENGTH
+        self.row_limit = sys.maxsize if self._packing == "wrapped" else self.max_length
 
     def encode(self, samples: Numbered, format_: str, field: str) -> Outcomes:  # noqa: ARG002 - the protocol's
         """Tokens of each document, between BOS (where the tokenizer has that habit) and EOS."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from trainer_core.data.document_rows import DocumentRows
 from trainer_core.data.labelled_rows import LabelledRows
+from trainer_core.data.preference_rows import PreferenceRows
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
 from trainer_core.data.token_rows import TokenRows
 
@@ -14,4 +15,5 @@ ENCODERS: dict[str, Callable[[EncodingSetup], RowEncoder]] = {
     "tokens": TokenRows,
     "documents": DocumentRows,
     "labelled_texts": LabelledRows,
+    "preferences": PreferenceRows,
 }

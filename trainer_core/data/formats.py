@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer_core.data import chat_formats, labelled_formats
+from trainer_core.data import chat_formats, labelled_formats, preference_formats
 from trainer_core.data.messages import MESSAGE_COLUMNS, listed, nearest, parsed
 from trainer_core.data.row_format import RowFormat
-from trainer_core.data.rows import Conversation, Row, Sample
+from trainer_core.data.rows import Conversation, PlainText, Preference, Row, Sample
 from trainer_core.errors import InvalidData, InvalidSpec
 from trainer_core.spec import DataSource
 
@@ -15,6 +15,7 @@ FORMATS: dict[str, RowFormat] = {
     "sharegpt": chat_formats.SHAREGPT,
     "alpaca": chat_formats.ALPACA,
     "prompt_completion": chat_formats.PROMPT_COMPLETION,
+    "preference": preference_formats.PREFERENCE,
     "classification": labelled_formats.CLASSIFICATION,
     "text": chat_formats.TEXT,
 }
@@ -68,7 +69,14 @@ def to_sample(values: dict[str, Any], format_: str, default_system: str | None) 
 
 
 def _with_system(sample: Sample, text: str) -> Sample:
-    if not isinstance(sample, Conversation):
+    if isinstance(sample, Preference):
+        sides = (_told(side, text) for side in (sample.chosen, sample.rejected))
+        return Preference(*sides)
+    return _told(sample, text) if isinstance(sample, Conversation) else sample
+
+
+def _told(sample: Conversation | PlainText, text: str) -> Conversation | PlainText:
+    if isinstance(sample, PlainText):
         return sample
     if sample.messages[0]["role"] in ("system", "developer"):
         return sample

@@ -63,7 +63,15 @@ class LabelledText:
     label: Any
 
 
-Sample = Conversation | PlainText | LabelledText
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Two answers to one prompt, the first better than the second."""
+
+    chosen: Conversation | PlainText
+    rejected: Conversation | PlainText
+
+
+Sample = Conversation | PlainText | LabelledText | Preference
 
 
 def spoken(sample: Sample) -> PlainText:

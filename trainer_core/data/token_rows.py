@@ -1,4 +1,7 @@
-"""Rows of tokens with a loss mask: conversations and texts, for `sft`."""
+"""Rows of tokens with a loss mask: conversations and texts, for `sft`.
+
+Reads `loss_on`, `packing` and `max_length` of a task's block, where it has them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -16,8 +19,6 @@ from trainer_core.data.row_encoder import (
     as_they_are,
 )
 from trainer_core.data.rows import Encoded
-from trainer_core.spec import SftTask
-from trainer_core.task_facts import block_of
 
 
 class TokenRows:
@@ -26,13 +27,13 @@ class TokenRows:
     staged = TOKENS
 
     def __init__(self, setup: EncodingSetup) -> None:
-        task = block_of(setup.spec, SftTask)
-        self._loss_on = task.loss_on
-        self._packing = task.packing
+        task = setup.spec.task
+        self._loss_on: str | None = getattr(task, "loss_on", None)
+        self._packing = task.is_packed
         self._tokenizer = setup.tokenizer
         self._encoder = Encoder(setup.tokenizer, setup.chat_template())
-        self.final = PACKED if task.packing else TOKENS
-        self.max_length = self.row_limit = task.max_length or DEFAULT_MAX_LENGTH
+        self.final = PACKED if self._packing else TOKENS
+        self.max_length = self.row_limit = task.row_length or DEFAULT_MAX_LENGTH
 
     def encode(self, samples: Numbered, format_: str, field: str) -> Outcomes:
         """Tokens and labels; raises InvalidSpec for a loss that the format does not have."""

@@ -12,6 +12,7 @@ from trainer_core.spec.model import ModelRef
 from trainer_core.spec.results import Checkpoint, Evaluation, MlflowTracking, Publish, Tracking
 from trainer_core.spec.task import TaskSpec
 from trainer_core.spec.tasks.clm import ClmTask
+from trainer_core.spec.tasks.dpo import DpoTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
 from trainer_core.spec.train import TrainSpec
@@ -24,6 +25,7 @@ __all__ = [
     "DataFormat",
     "DataSource",
     "Distributed",
+    "DpoTask",
     "Evaluation",
     "Launch",
     "LoraAdapter",

@@ -65,6 +65,14 @@ class TaskBlock(Strict):
     without_effect_on_rows: ClassVar[frozenset[str]] = frozenset()
     """Fields that change the training alone: prepared data are used again when they differ."""
 
+    def differs(self, name: str) -> bool:
+        """Whether a field has another value than its default.
+
+        What a spec says itself cannot be told: a resolved one says everything.
+        """
+        field = type(self).model_fields[name]
+        return bool(getattr(self, name) != field.get_default(call_default_factory=True))
+
     @property
     def row_length(self) -> int | None:
         """The most tokens of a row, where the task has such a limit; None while it is open."""

@@ -7,7 +7,14 @@ from pydantic import Field
 from trainer_core.spec.base import MOST, SecretRef, Strict
 
 DataFormat = Literal[
-    "auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "classification"
+    "auto",
+    "messages",
+    "sharegpt",
+    "alpaca",
+    "prompt_completion",
+    "text",
+    "classification",
+    "preference",
 ]
 
 

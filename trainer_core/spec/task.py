@@ -5,7 +5,14 @@ from typing import Annotated
 from pydantic import Field
 
 from trainer_core.spec.tasks.clm import ClmTask
+from trainer_core.spec.tasks.dpo import DpoTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
 
-TaskSpec = Annotated[SftTask | ClmTask | TextClassificationTask, Field(discriminator="type")]
+TaskSpec = Annotated[
+    SftTask  # the order is that of the API's description
+    | DpoTask
+    | ClmTask
+    | TextClassificationTask,
+    Field(discriminator="type"),
+]

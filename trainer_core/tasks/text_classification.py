@@ -84,7 +84,7 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
     task = block_of(spec, TextClassificationTask)
     useless = {
         "label_separator": task.label_separator is not None and task.problem_type != _MULTI,
-        "threshold": "threshold" in task.model_fields_set and task.problem_type != _MULTI,
+        "threshold": task.differs("threshold") and task.problem_type != _MULTI,
         "label_smoothing_factor": task.label_smoothing_factor > 0 and task.problem_type != _SINGLE,
         "label_names": task.label_names is not None and task.problem_type == _NUMBER,
         "class_weights": task.class_weights != "none" and task.problem_type == _NUMBER,
