@@ -13,12 +13,11 @@ from app.s3 import REFUSED, StoreUnavailable, caused_by
 from worker.durably import is_away
 
 T = TypeVar("T")
-PATIENCE = 600.0
 _LONGEST_PAUSE = 5.0
 _log = logging.getLogger(__name__)
 
 
-def through_outages(work: Callable[[], T], patience: float = PATIENCE) -> T:
+def through_outages(work: Callable[[], T], patience: float) -> T:
     """Return the result of `work()`, which must bear being begun again.
 
     An attempt or a try of a preparation is worth more than the wait. Raises the last error after

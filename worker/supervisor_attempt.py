@@ -75,7 +75,7 @@ class AttemptSupervisor:
             job = durably(lambda session: read_job(session, self._claim.job_id))
             launch = unless_stopped(
                 self._keeper,
-                lambda: through_outages(lambda: self._launch_of(job)),
+                lambda: through_outages(lambda: self._launch_of(job), self._patience()),
                 self._settings.fetch_timeout,
             )
             _log.info("inputs are here")

@@ -59,11 +59,19 @@ class PreparationSupervisor:
 
     def run(self) -> None:
         """See the preparation through; whatever happens, it ends."""
+        ours = False
         try:
             self._end(self._prepare())
+            ours = not self._keeper.lost.is_set()
         except (LeaseLost, DatabaseAway) as lost:
             _log.warning("nothing more to say: %s", lost)
-        shutil.rmtree(self._work, ignore_errors=True)
+        self._clear_up(ours=ours)
+
+    def _clear_up(self, *, ours: bool) -> None:
+        """Remove what this lease needed, and what killed holders of earlier ones left behind."""
+        earlier = self._work.parent.glob(f"{self._job_id}.*")
+        for folder in earlier if ours else [self._work]:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _prepare(self) -> "tuple[str, dict[str, Any]] | PreparationFailure | None":
         """Return key and report, or why there are none; None when nobody waits for them."""
@@ -87,8 +95,9 @@ class PreparationSupervisor:
             return PreparationFailure(ending.reason, ending.message)
 
     def _work_on(self, job: JobFacts) -> tuple[str, dict[str, Any]]:
+        patience = self._settings.store_patience
         launch, key = unless_stopped(
-            self._keeper, lambda: through_outages(lambda: self._inputs(job)), self._left()
+            self._keeper, lambda: through_outages(lambda: self._inputs(job), patience), self._left()
         )
         _log.info("inputs are here, the key is %s", key)
         durably(
@@ -102,7 +111,9 @@ class PreparationSupervisor:
         _log.info("prepared")
         unless_stopped(
             self._keeper,
-            lambda: through_outages(lambda: self._store_folder(folder, key, job.project_id)),
+            lambda: through_outages(
+                lambda: self._store_folder(folder, key, job.project_id), patience
+            ),
             self._left(),
         )
         _log.info("stored")

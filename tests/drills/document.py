@@ -30,9 +30,10 @@ moment of a job's life, and all of them are held to the same:
   working folder is left.
 
 Time is scaled by {scale:g}: a minute of the real world is {minute:g} s here, and with it leases,
-their renewals, heartbeats, grace times, stall and start time-outs, hints that are sent again, and
-the first back-off of a retry. What is not scaled: the back-off of the process supervisor (from
-0.5 s), and the time-outs of connections to Postgres, the broker and the store.
+their renewals, heartbeats, grace times, stall and start time-outs, hints that are sent again, the
+patience with the store and the first back-off of a retry. What is not scaled: the back-off of the
+process supervisor (from 0.5 s), and the time-outs of connections to Postgres, the broker and the
+store.
 
 | moment | where the job is when the fault comes |
 |---|---|

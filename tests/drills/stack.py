@@ -49,6 +49,7 @@ SETTINGS = {
     "POLAR_RETRY_BASE": str(5 / SCALE),
     "POLAR_WORKER_TIMEOUT": str(60 / SCALE),
     "POLAR_HINT_AFTER": str(20 / SCALE),
+    "POLAR_STORE_PATIENCE": str(600 / SCALE),
     "POLAR_HEARTBEAT": str(15 / SCALE),
 }
 # Which port of the stack each proxied component answers on.

@@ -50,15 +50,17 @@ def run_wave(ground: Range, kind: cells.Wave, record: Record) -> None:
         wave.await_ends()
     finally:
         wave.held.release()
+    outcomes = {}
     for moment, case in wave.cases.items():
         own = moment == "prepare"
         outcome = check_job(ground.world, case, ground.losses[own])
-        record.outcomes[kind.component, kind.fault, moment] = outcome
+        outcomes[kind.component, kind.fault, moment] = outcome
         tell(
             f"  {kind.id:24} {moment:10} {outcome.status:10} {outcome.seconds:5.1f} s "
             f"{', '.join(outcome.attempts)}"
         )
     check_rest(ground.world)
+    record.outcomes |= outcomes
     took = time.monotonic() - began
     tell(f"{kind.id}: {gathered - began:.1f} s to gather, {took:.1f} s in all")
 

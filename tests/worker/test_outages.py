@@ -36,7 +36,7 @@ def away() -> OperationalError:
 
 def test_work_is_begun_again_until_store_and_database_are_back():
     work = Answers(StoreUnavailable("away"), away(), StoreUnavailable("away"))
-    assert through_outages(work) == "here"
+    assert through_outages(work, patience=60) == "here"
     assert work.calls == 4
 
 
@@ -50,7 +50,7 @@ class SyntaxRefused(Exception):
 def test_what_no_wait_changes_is_raised_at_once(error: Exception):
     work = Answers(error)
     with pytest.raises(type(error)):
-        through_outages(work)
+        through_outages(work, patience=60)
     assert work.calls == 1
 
 
