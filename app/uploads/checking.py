@@ -43,12 +43,12 @@ async def check(objects: Store, upload: Upload) -> None:
     except InvalidPayload as refused:
         document = problem.of_service_error(refused).model_dump(mode="json")
         await to_thread.run_sync(_end, upload.id, checker, "refused", document)
-        await to_thread.run_sync(_forget_blocks, objects, upload)
+        await to_thread.run_sync(delete_blocks, objects, upload)
         raise
     except BaseException:
         await to_thread.run_sync(_end, upload.id, checker, "receiving", None)
         raise
-    await to_thread.run_sync(_forget_blocks, objects, upload)
+    await to_thread.run_sync(delete_blocks, objects, upload)
 
 
 async def check_quietly(objects: Store, upload: Upload) -> None:
@@ -67,13 +67,6 @@ def _claim(upload_id: str, checker: str) -> bool:
 def _end(upload_id: str, checker: str, status: str, document: dict[str, object] | None) -> None:
     with transaction() as session:
         store.end_check(session, upload_id, checker, status, problem=document)
-
-
-def _forget_blocks(objects: Store, upload: Upload) -> None:
-    try:
-        delete_blocks(objects, upload)
-    except StoreUnavailable as error:
-        _log.warning("blocks of %s stay for housekeeping: %s", upload.id, error)
 
 
 @contextlib.asynccontextmanager

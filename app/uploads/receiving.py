@@ -1,5 +1,6 @@
 """Takes the bytes of a PATCH into the store, in blocks that count as soon as they are committed."""
 
+import contextlib
 import hashlib
 import secrets
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from app.db import transaction
 from app.errors import BadRequest, TooLarge
 from app.models import Upload
 from app.settings import get_settings
-from app.storage import Store, join_key
+from app.storage import Store, StoreUnavailable, join_key
 from app.uploads import store
 from app.uploads.errors import OffsetMismatch, WrongChecksum
 from app.uploads.service import prefix_of
@@ -90,8 +91,9 @@ class _Sink:
             await to_thread.run_sync(self._commit)
 
     def forget(self) -> None:
-        """Delete what was stored and does not count."""
-        self.objects.delete_all([block.key for block in self.held])
+        """Delete what was stored and does not count, now or together with the upload."""
+        with contextlib.suppress(StoreUnavailable):
+            self.objects.delete_all([block.key for block in self.held])
         self.held.clear()
 
 

@@ -1,5 +1,6 @@
 """Uploads begun, looked at, given up; and how a whole one becomes a data set."""
 
+import logging
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,10 +13,12 @@ from app.errors import BadRequest, Conflict, NotFound
 from app.models import Upload
 from app.problem import Problem
 from app.settings import get_settings
-from app.storage import Store
+from app.storage import Store, StoreUnavailable
 from app.uploads import store
 from app.uploads.errors import Expired
 from app.uploads.schemas import UploadOut
+
+_log = logging.getLogger(__name__)
 
 
 def begin(session: Session, project_id: str, form: UploadForm, length: int) -> Upload:
@@ -68,8 +71,11 @@ def needs_check(upload: Upload) -> bool:
 
 
 def delete_blocks(objects: Store, upload: Upload) -> None:
-    """Delete the objects of the upload; raises StoreUnavailable, and housekeeping does it then."""
-    objects.delete_prefix(prefix_of(upload))
+    """Delete the objects of an upload that is over; what cannot go now is left to housekeeping."""
+    try:
+        objects.delete_prefix(prefix_of(upload))
+    except StoreUnavailable as error:
+        _log.warning("blocks of %s stay for housekeeping: %s", upload.id, error)
 
 
 def show(upload: Upload) -> UploadOut:

@@ -289,7 +289,8 @@ def test_limits_of_a_project(api: Api) -> None:
             ),
             begin(limited, 5),
         ):
-            assert (answer.status_code, answer.json()["code"]) == (409, "too_many_datasets")
+            assert answer.status_code == 409, answer.text
+            assert answer.json()["code"] == "too_many_datasets"
 
 
 def test_what_nobody_finishes_goes(api: Api, store: Store) -> None:
