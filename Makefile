@@ -34,7 +34,7 @@ test-service:  ## everything but the training stack: make test-service PYTHON=py
 drill: env  ## break everything in every moment of a job's life, and write docs/faults.md
 	@POLAR_DRILL=all POLAR_WRITE_DOCS=1 $(RUN) -m pytest -s -m drill $(TESTS)
 
-check: env  ## lint, format, types, import contracts, containers
+check: env  ## lint, format, types, import contracts, containers, known vulnerabilities
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
@@ -42,6 +42,7 @@ check: env  ## lint, format, types, import contracts, containers
 	@$(VENV)/bin/docker-compose config --no-interpolate --quiet
 	@$(VENV)/bin/docker-compose -f docker-compose.yml -f docker-compose.minio.yml --profile gpu config --no-interpolate --quiet
 	@$(VENV)/bin/hadolint Dockerfile.api Dockerfile.gpu
+	@$(RUN) .ci/audit.py
 
 openapi: env  ## write the API's description from its code
 	@$(RUN) -m app openapi > openapi/openapi.json.new && mv openapi/openapi.json.new openapi/openapi.json

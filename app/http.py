@@ -17,6 +17,9 @@ from trainer_core.problems import explain_errors, nearest, to_pointer
 
 _log = logging.getLogger(__name__)
 Answers = dict[int | str, dict[str, Any]]  # documented answers of a route, by status
+_MOST_PROBLEMS = 50  # that one answer explains
+_MOST_PARAMETERS = 100
+_LONGEST = 2000
 ULID = "[0-9A-HJKMNP-TV-Z]{26}"
 
 
@@ -125,13 +128,25 @@ def body_problems(model: type[BaseModel], body: Any) -> list[FieldProblem]:
         model.model_validate(body)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        hidden = [e for e in found if _is_secret(model, e["loc"])]
-        shown = explain_errors([e for e in found if e not in hidden], model)
-        return [
+        first = found[:_MOST_PROBLEMS]
+        hidden = [e for e in first if _is_secret(model, e["loc"])]
+        shown = explain_errors([e for e in first if e not in hidden], model)
+        problems = [
             *(FieldProblem(**problem.model_dump()) for problem in shown),
             *(FieldProblem(pointer=to_pointer(e["loc"]), message=_reason(e)) for e in hidden),
         ]
+        if len(found) > len(first):
+            more = f"and {len(found) - len(first)} more fields are wrong"
+            problems.append(FieldProblem(pointer="", message=more))
+        return [_shortened(each) for each in problems]
     return []
+
+
+def _shortened(wrong: FieldProblem) -> FieldProblem:
+    """The problem without the length of what was sent: a field's name may be a megabyte."""
+    return FieldProblem(
+        pointer=wrong.pointer[:_LONGEST], message=wrong.message[:_LONGEST], value=wrong.value
+    )
 
 
 def _is_secret(model: type[BaseModel], location: tuple[str | int, ...]) -> bool:
@@ -164,6 +179,9 @@ def refuse_unknown_query(request: Request) -> None:
     if dependant is None or not request.query_params:
         return
     known = query_names(dependant)
+    if len(request.query_params.multi_items()) > _MOST_PARAMETERS:
+        message = f"a query has at most {_MOST_PARAMETERS} parameters"
+        raise InvalidPayload([FieldProblem(pointer="", message=message)], "too_many_parameters")
     if nul := [name for name, value in request.query_params.multi_items() if "\0" in value]:
         message = f"query `{nul[0]}`: a NUL character is in nothing that is stored here"
         raise InvalidPayload([FieldProblem(pointer="", message=message)])
@@ -173,9 +191,10 @@ def refuse_unknown_query(request: Request) -> None:
             [
                 FieldProblem(
                     pointer="",
-                    message=f"query `{name}`: there is no such parameter here{_hint(name, known)}",
+                    message=f"query `{name[:200]}`: there is no such parameter here"
+                    f"{_hint(name[:200], known)}",
                 )
-                for name in unknown
+                for name in unknown[:_MOST_PROBLEMS]
             ],
             "unknown_parameter",
         )

@@ -12,7 +12,8 @@ from app.jobs.hardware import Host
 from app.jobs.spec import JobSpec
 from app.models import Dataset, Job, ModelVersion, Secret
 from app.settings import Settings
-from trainer_core.spec import DataSource, ModelRef, SecretRef
+from trainer_core.data.jinja import syntax_problem
+from trainer_core.spec import DataSource, ModelRef, SecretRef, SftTask
 
 _STORED = ("upload", "dataset")
 
@@ -23,6 +24,7 @@ def check_references(
     """Return one problem for each thing that the spec names and the project does not have."""
     sources = dict(_sources(spec))
     problems = [
+        *(_template(spec.task.chat_template) if isinstance(spec.task, SftTask) else ()),
         *_folders(sources, spec.model, settings),
         *_places(project_id, sources, spec.model, settings),
         *_datasets(session, project_id, sources, settings),
@@ -38,6 +40,13 @@ def check_references(
             )
         )
     return problems
+
+
+def _template(text: str) -> list[FieldProblem]:
+    """Return what is wrong with a chat template's syntax; it is parsed, nothing of it runs."""
+    reason = None if text in ("auto", "tokenizer") else syntax_problem(text)
+    pointer, shown = "/task/chat_template", text[:80]
+    return [FieldProblem(pointer=pointer, message=f"it {reason}", value=shown)] if reason else []
 
 
 def check_devices(spec: JobSpec, hosts: list[Host]) -> list[FieldProblem]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trainer_core.data import readers
 from trainer_core.data.readers import File, read_file
 from trainer_core.data.rows import Row
 from trainer_core.errors import InvalidData
@@ -223,3 +224,29 @@ def test_unknown_kind(tmp_path: Path) -> None:
 
 def test_unreadable_file(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in error(tmp_path / "gone.csv")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz", "a.csv.gz"])
+def test_a_file_that_unpacks_to_far_more_than_text_does_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(readers, "_HARMLESS", 1 << 20)
+    row = b'{"text": "' + b"a" * 5000 + b'"}'
+    rows = {"a.jsonl.gz": row + b"\n", "a.json.gz": row + b",", "a.csv.gz": b"a" * 5000 + b"\n"}
+    path = tmp_path / name
+    start = {"a.json.gz": b"[", "a.csv.gz": b"text\n"}.get(name, b"")
+    path.write_bytes(gzip.compress(start + rows[name] * 2000))
+    with pytest.raises(InvalidData, match="unpacks to more than 200 times its size"):
+        list(readers.read_file(readers.File("data.train[0]", path)))
+
+
+def test_an_array_of_one_line_is_never_whole_in_memory(tmp_path: Path) -> None:
+    """The wrong byte is named by its line and number, wherever the chunks end."""
+    path = tmp_path / "a.json"
+    good = '{"text": "안녕"},\n'.encode()
+    count = (3 << 20) // len(good)
+    path.write_bytes(b"[" + good * count + b'{"text": "\xff"}]')
+    with pytest.raises(InvalidData) as wrong:
+        list(readers.read_file(readers.File("data.train[0]", path)))
+    byte = 1 + len(good) * count + len(b'{"text": "')
+    assert f"line {count + 1} is not UTF-8 (byte {byte}: 0xff)" in wrong.value.message

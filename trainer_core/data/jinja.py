@@ -114,6 +114,8 @@ def compile_template(text: str) -> Program:
 
 def syntax_problem(text: str) -> str | None:
     """What is wrong with a template's syntax; None where nothing is. Nothing of it is run."""
+    if "{{" not in text and "{%" not in text:
+        return "is neither 'auto', 'tokenizer' nor a Jinja template: give one of these"
     try:
         _environment().parse(text)
     except jinja2.TemplateSyntaxError as error:

@@ -1,10 +1,12 @@
 """Reading the objects of a large JSON array one by one."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
-_BLANK = " \t\r\n"
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_LONGEST_VALUE = 256 << 20  # characters
 _LONGEST_WORD = 16  # such as -Infinity or a \uXXXX escape, torn by the end of a chunk
 
 
@@ -78,10 +80,10 @@ class Scanner:
     def _peek(self) -> str:
         """The next character that is not blank; empty at the end."""
         while True:
-            while self._at < len(self._text):
-                if self._text[self._at] not in _BLANK:
-                    return self._text[self._at]
-                self._at += 1
+            found = _BLANKS.match(self._text, self._at)
+            self._at = found.end() if found else self._at
+            if self._at < len(self._text):
+                return self._text[self._at]
             if not self._more():
                 return ""
 
@@ -121,6 +123,8 @@ class Scanner:
         chunk = next(self._chunks, "")
         if not chunk:
             return False
+        if len(self._text) - self._at > _LONGEST_VALUE:
+            raise ValueError(f"a value is longer than {_LONGEST_VALUE >> 20} MiB")
         self._line = self.line  # count what is left behind
         self._text = self._text[self._at :] + chunk
         self._at = self._counted = 0

@@ -1,8 +1,10 @@
 """Reading files row by row, each row with its place; never a whole file in memory."""
 
+import codecs
 import csv
 import gzip
 import json
+import math
 import sys
 import zlib
 from collections import Counter
@@ -18,6 +20,11 @@ Lines = Iterator[tuple[int, str]]
 _DELIMITERS = ",;\t|"
 _PARQUET_MAGIC = b"PAR1"
 _MAX_LINE = 256 << 20
+# Text is packed to a twentieth or so; what grows more than this was made to.
+_MOST_GROWTH = 200
+_HARMLESS = 256 << 20
+_MOST_EMPTY = 100_000  # lines in a row
+_MOST_BLANK = 8 << 20  # characters in a row
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
 
 
@@ -102,25 +109,50 @@ def _open(file: File) -> IO[bytes]:
 
 def _lines(file: File) -> Lines:
     """Decoded lines with their numbers from 1; line ends are kept."""
-    offset = 0
+    offset, empty, most = 0, 0, _most_unpacked(file)
     with _open(file) as stream:
         for number, line in enumerate(iter(lambda: stream.readline(_MAX_LINE), b""), 1):
             if len(line) >= _MAX_LINE:
                 raise file.error(f" line {number} is longer than {_MAX_LINE >> 20} MiB")
             yield number, _decode(file, line, number, offset)
             offset += len(line)
+            empty = empty + 1 if len(line) < 3 and line.isspace() else 0
+            if offset > most or empty > _MOST_EMPTY:
+                raise _bomb(file, number, offset > most)
+
+
+def _most_unpacked(file: File) -> float:
+    """Bytes that a file may unpack to; a file that is not packed is what it is."""
+    if not file.path.name.lower().endswith(".gz"):
+        return math.inf
+    return max(_HARMLESS, _MOST_GROWTH * file.path.stat().st_size)
+
+
+def _bomb(file: File, line: int, grown: bool) -> InvalidData:  # noqa: FBT001
+    if grown:
+        return file.error(
+            f" unpacks to more than {_MOST_GROWTH} times its size: such a file is not read; give "
+            "it unpacked if it is meant so"
+        )
+    return file.error(f" line {line} is the last of very many empty ones: take them out")
 
 
 def _decode(file: File, line: bytes, number: int, offset: int) -> str:
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        guess = _guess_encoding(line)
-        raise file.error(
-            f" line {number} is not UTF-8 (byte {offset + error.start}: 0x{line[error.start]:02x})"
-            f"{f'; it looks like {guess}' if guess else ''}. Convert it: "
-            f"iconv -f {guess or 'ENCODING'} -t UTF-8 '{file.name}' > 'utf8-{file.name}'"
-        ) from error
+        place = (number, offset + error.start)
+        raise _wrong_encoding(file, line, error.start, place) from error
+
+
+def _wrong_encoding(file: File, line: bytes, at: int, place: tuple[int, int]) -> InvalidData:
+    """The error for byte `at` of a line; `place`: the line's and the byte's number in the file."""
+    guess = _guess_encoding(line)
+    return file.error(
+        f" line {place[0]} is not UTF-8 (byte {place[1]}: 0x{line[at]:02x})"
+        f"{f'; it looks like {guess}' if guess else ''}. Convert it: "
+        f"iconv -f {guess or 'ENCODING'} -t UTF-8 '{file.name}' > 'utf8-{file.name}'"
+    )
 
 
 def _guess_encoding(line: bytes) -> str | None:
@@ -170,15 +202,31 @@ def _read_json(file: File) -> Iterator[Row]:
 
 
 def _decoded_chunks(file: File, stream: IO[bytes]) -> Iterator[str]:
-    """Decoded text, a bundle of lines at a time, so that errors can name line and byte."""
-    offset, number = 0, 1
-    while lines := stream.readlines(1 << 20):
-        text = []
-        for line in lines:
-            text.append(_decode(file, line, number, offset))
-            offset += len(line)
-            number += 1
-        yield "".join(text)
+    """Decoded text in chunks of a megabyte, whatever its lines; errors name line and byte."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    offset, lines, blank, most = 0, 0, 0, _most_unpacked(file)
+    while True:
+        block = stream.read(1 << 20)
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(file, error, lines, offset + len(block)) from error
+        if not block:
+            return
+        offset, lines = offset + len(block), lines + text.count("\n")
+        blank = blank + len(text) if text.isspace() else 0
+        if offset > most or blank > _MOST_BLANK:
+            raise _bomb(file, lines + 1, offset > most)
+        yield text
+
+
+def _not_utf8(file: File, error: UnicodeDecodeError, lines: int, end: int) -> InvalidData:
+    """The error for bytes that end at `end` of the file, behind so many whole lines."""
+    data, at = bytes(error.object), error.start
+    begin = data.rfind(b"\n", 0, at) + 1
+    number = lines + data.count(b"\n", 0, at) + 1
+    line = data[begin:].partition(b"\n")[0]
+    return _wrong_encoding(file, line, at - begin, (number, end - len(data) + at))
 
 
 def _read_csv(file: File) -> Iterator[Row]:

@@ -5,11 +5,32 @@ from functools import reduce
 from operator import getitem
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 MOST = 1_000_000_000  # of steps and rows: beyond it there is a slip of the keyboard
+_NOT_IN_REVISIONS = {*map(chr, range(33)), *"~^:?*[\\\x7f"}
+
+
+def _names_a_revision(given: str) -> str:
+    """Refuse what git takes for no name: it becomes a part of addresses and of file names."""
+    parts = given.split("/")
+    odd = ".." in given or "@{" in given or any(not p or p.startswith(".") for p in parts)
+    if odd or _NOT_IN_REVISIONS & set(given):
+        raise ValueError(f"{given!r} is no revision: give a commit, a tag, a branch or a version")
+    return given
+
+
+Revision = Annotated[str, Field(max_length=256), AfterValidator(_names_a_revision)]
 
 
 class Strict(BaseModel):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainer_core.spec.base import MOST, SecretRef, Strict
+from trainer_core.spec.base import MOST, Revision, SecretRef, Strict
 
 DataFormat = Literal[
     "auto",
@@ -30,8 +30,8 @@ class DataSource(Strict):
     )
     subset: str | None = Field(None, max_length=256)
     split: str | None = Field(None, max_length=256)
-    revision: str | None = Field(
-        None, max_length=256, description="hub: commit, tag or branch; dataset: version."
+    revision: Revision | None = Field(
+        None, description="hub: commit, tag or branch; dataset: version."
     )
     format: DataFormat = "auto"
     columns: dict[str, str] = Field(

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from trainer_core.spec.base import SecretRef, Strict
+from trainer_core.spec.base import Revision, SecretRef, Strict
 
 
 class ModelRef(Strict):
@@ -18,8 +18,8 @@ class ModelRef(Strict):
         description="hub: repository id; folder: an allowed folder; s3: `s3://bucket/prefix`; "
         "registry: name of a published model; job: id of a job.",
     )
-    revision: str | None = Field(
-        None, max_length=256, description="hub: commit, tag or branch; registry: version."
+    revision: Revision | None = Field(
+        None, description="hub: commit, tag or branch; registry: version."
     )
     subfolder: str | None = Field(None, max_length=256)
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
