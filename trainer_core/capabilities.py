@@ -110,7 +110,7 @@ def _model(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
     model = spec.model
     if model.source not in ("hub", "registry") and model.revision is not None:
         yield _no_effect("/model", "revision", model.source, model.revision)
-    if model.source != "hub" and model.token is not None:
+    if model.source not in ("hub", "s3") and model.token is not None:
         yield _no_effect("/model", "token", model.source, None)
     name = model.name_or_path
     if model.source == "hub" and (name.startswith(("/", "~", ".")) or ".." in name):
@@ -174,10 +174,10 @@ def _no_effect(pointer: str, name: str, source: str, value: str | None) -> Probl
 
 _USELESS: dict[str, tuple[str, ...]] = {
     "hub": (),
-    "s3": ("subset", "split", "revision", "token"),
+    "s3": ("subset", "split", "revision"),
     "upload": ("subset", "split", "revision", "token"),
     "folder": ("subset", "split", "revision", "token"),
-    "dataset": ("subset", "split", "token"),
+    "dataset": ("subset", "split"),  # it may lie in a store of its owner's
 }
 _RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = (
     _combination,
