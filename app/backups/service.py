@@ -41,7 +41,8 @@ _REFERENCES = text(
     UNION ALL
     SELECT 'file', key, size, sha256, true FROM event_ranges
     UNION ALL
-    SELECT 'file', key, size, NULL, false FROM upload_blocks
+    SELECT 'file', b.key, b.size, NULL, u.status = 'receiving'
+        FROM upload_blocks b JOIN uploads u ON u.id = b.upload_id
     UNION ALL
     SELECT 'file', key, size, sha256, false FROM artifacts
     """  # noqa: S608 - constants
