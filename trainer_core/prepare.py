@@ -25,7 +25,7 @@ from trainer_core.data.sink import Part, histogram, lay_out_all
 from trainer_core.data.sources import Source, sources_of
 from trainer_core.data.templates import choose_template
 from trainer_core.data.tokenizer import tokenizer_hash
-from trainer_core.errors import DiskFull, TrainerError
+from trainer_core.errors import DiskFull, OutOfMemory, TrainerError
 from trainer_core.hardware import Hardware
 from trainer_core.identity import spec_hash
 from trainer_core.launch import read_launch, read_secrets
@@ -70,6 +70,11 @@ def prepare(
             report = work.run(tokenizer)
             folder.rename(out)
             sync_folder(out.parent)
+        except MemoryError as error:
+            raise OutOfMemory(
+                "preparing the data needs more memory than it may have (POLAR_PREPARE_MEMORY_GB): "
+                "a row of it is too large"
+            ) from error
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise

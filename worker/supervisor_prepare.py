@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,24 @@ class PreparationSupervisor:
         if ended.code != 0 and ending is not None:
             _log.warning("preparing failed: %s\n%s", ending, self._last_output())
             raise PreparationFailed(PreparationFailure(ending.reason, ending.message))
+
+    def _refuse_what_does_not_fit(self, ended: Exit) -> None:
+        """The tokenizer's library ends its process where an allocation is refused."""
+        if ended.code == -signal.SIGABRT and "memory allocation of" in self._last_output():
+            message = (
+                "preparing the data needs more memory than it may have "
+                "(POLAR_PREPARE_MEMORY_GB): a row of it is too large"
+            )
+            raise PreparationFailed(PreparationFailure(FailureReason.OUT_OF_MEMORY, message))
+
+    def _refuse_what_does_not_fit(self, ended: Exit) -> None:
+        """The tokenizer's library ends its process where an allocation is refused."""
+        if ended.code == -signal.SIGABRT and "memory allocation of" in self._last_output():
+            message = (
+                "preparing the data needs more memory than it may have "
+                "(POLAR_PREPARE_MEMORY_GB): a row of it is too large"
+            )
+            raise PreparationFailed(PreparationFailure(FailureReason.OUT_OF_MEMORY, message))
 
     def _watch(self, process: TrainerProcess) -> Exit:
         while (ended := process.poll()) is None:

@@ -289,6 +289,11 @@ def _read_parquet(file: File) -> Iterator[Row]:
                 for values in batch.to_pylist():
                     number += 1
                     yield Row(file.place(number, "row"), values)
+    except MemoryError as error:
+        behind = f" behind row {number}" if number else ""
+        raise file.error(
+            f" needs more memory{behind} than there is: write it with smaller rows"
+        ) from error
     except (pa.ArrowException, OSError) as error:
         behind = f" behind row {number}" if number else ""
         reason = str(error).splitlines()[0][:200]
