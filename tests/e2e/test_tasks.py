@@ -1,0 +1,79 @@
+"""Every task type through the service: submitted, prepared, trained, published, loaded again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import World
+from tests.trainer_core.small_tasks import (
+    documents,
+    make_tiny_bert,
+    opinions,
+    preferences,
+    write_rows,
+)
+from trainer_core.task import TASKS
+
+pytestmark = pytest.mark.train
+
+ROWS: dict[str, tuple[list[dict[str, Any]], str, float]] = {
+    # rows, what is measured of the validation rows, and a value that guessing does not reach
+    "text_classification": (opinions(160), "eval_accuracy", 0.9),
+    "clm": (documents(40), "eval_perplexity", -100.0),
+    "dpo": (preferences(60), "eval_rewards/accuracies", 0.9),
+}
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_a_job_of_each_task(world: World, tmp_path: Path, task: str) -> None:
+    """Losses fall, the measure reaches its mark, the folder loads in the library alone."""
+    rows, measure, mark = ROWS[task]
+    path = write_rows(world.data / f"{task}.jsonl", rows)
+    model = world.model.parent / "bert"
+    if task == "text_classification" and not model.exists():
+        make_tiny_bert(model)
+    spec = world.spec(steps=60, task={"type": task})
+    spec["data"] = {
+        "train": [{"source": "folder", "path": str(path)}],
+        "validation": {"split_ratio": 0.2},
+    }
+    if task == "text_classification":
+        spec["model"]["name_or_path"] = str(model)
+    if task != "dpo":  # a random base has nothing that an adapter could bring out
+        del spec["adapter"]
+    spec["training"] |= {"per_device_train_batch_size": 4, "learning_rate": 0.01}
+    job = str(world.client.submit(spec)["id"])
+    world.until(job, "succeeded", timeout=180)
+    measured = [e["data"] for e in world.events(job) if measure in e["data"]][-1][measure]
+    # Perplexity is better when it is lower: an untrained model guesses among 512 tokens.
+    assert (-measured if task == "clm" else measured) >= mark
+    losses = world.losses(job)
+    assert losses[60] < losses[1]
+    _download(world, job, tmp_path)
+    assert _loaded(tmp_path, task)
+
+
+def test_every_task_is_here() -> None:
+    """`sft` has the other files."""
+    assert ROWS.keys() | {"sft"} == TASKS.keys()
+
+
+def _download(world: World, job: str, folder: Path) -> None:
+    listed = [a["path"] for a in world.client.artifacts(job) if a["kind"] == "model"]
+    root = next(p for p in listed if p.endswith("manifest.json")).removesuffix("manifest.json")
+    for path in listed:
+        world.client.download(job, path, folder / path.removeprefix(root))
+
+
+def _loaded(folder: Path, task: str) -> Any:
+    import peft
+    import transformers
+
+    if task == "dpo":
+        return peft.AutoPeftModelForCausalLM.from_pretrained(folder)
+    if task == "clm":
+        return transformers.AutoModelForCausalLM.from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    assert model.config.id2label == {0: "bad", 1: "good"}
+    return model
