@@ -1,4 +1,4 @@
-"""A back-up taken under load is restored elsewhere, and what ran goes on there to the last digit."""
+"""A back-up taken under load, restored elsewhere: what ran goes on there to the last digit."""
 
 import hashlib
 import itertools
