@@ -146,19 +146,11 @@ class PreparationSupervisor:
         finally:
             process.kill()
             process.close()
+        self._refuse_what_does_not_fit(ended)
         ending = ending_of(ended, last_words(self._work, None, self._redactor), oom_killed=False)
         if ended.code != 0 and ending is not None:
             _log.warning("preparing failed: %s\n%s", ending, self._last_output())
             raise PreparationFailed(PreparationFailure(ending.reason, ending.message))
-
-    def _refuse_what_does_not_fit(self, ended: Exit) -> None:
-        """The tokenizer's library ends its process where an allocation is refused."""
-        if ended.code == -signal.SIGABRT and "memory allocation of" in self._last_output():
-            message = (
-                "preparing the data needs more memory than it may have "
-                "(POLAR_PREPARE_MEMORY_GB): a row of it is too large"
-            )
-            raise PreparationFailed(PreparationFailure(FailureReason.OUT_OF_MEMORY, message))
 
     def _refuse_what_does_not_fit(self, ended: Exit) -> None:
         """The tokenizer's library ends its process where an allocation is refused."""
