@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from trainer_core.schema_walk import Spot, fields_of, find_field, nested_fields, walk
+from trainer_core.spec.base import HOLDS_NUL
 
 _SECRETIVE = ("token", "secret", "password", "key", "credential")
 _SHOWN = 80
@@ -48,7 +49,7 @@ def explain_errors(
     groups: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}
     spots: dict[tuple[str | int, ...], Spot] = {}
     for error in map(_as_of_a_field, errors):
-        spot = walk(error["loc"], model)
+        spot = walk(error["loc"], model, tagged=error["type"] != HOLDS_NUL)
         groups.setdefault(spot.path, []).append(error)
         spots[spot.path] = spot
     problems = []
@@ -120,7 +121,7 @@ def _told(
     if kind == "extra_forbidden":
         return _unknown(spot, model), None
     value = None if _is_secretive(spot.path) else _shown(group[0]["input"])
-    if kind == "value_error":
+    if kind in ("value_error", HOLDS_NUL):
         reason = str(group[0]["msg"]).removeprefix("Value error, ")
         return (f"`{name}`: {reason}" if name else reason), value
     expected = list(dict.fromkeys(_expected(error, spot) for error in group))

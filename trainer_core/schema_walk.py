@@ -21,13 +21,18 @@ class Spot:
     models: tuple[type[BaseModel], ...] = ()
 
 
-def walk(location: Sequence[str | int], model: type[BaseModel] | None) -> Spot:
-    """Follow a location through the models; unknown parts are taken as they are."""
+def walk(
+    location: Sequence[str | int], model: type[BaseModel] | None, *, tagged: bool = True
+) -> Spot:
+    """Follow a location through the models; unknown parts are taken as they are.
+
+    `tagged`: whether the location names the members of unions, as pydantic's do.
+    """
     path: list[str | int] = []
     here: list[Any] = [] if model is None else [model]
     holder = model
     for part in location:
-        if len(here) > 1:  # a union's location names the member next: that is no key
+        if tagged and len(here) > 1:  # a union's location names the member next: that is no key
             here = [member for member in here if _is_tagged(member, str(part))] or here
             here = here[:1]
             continue
@@ -35,7 +40,9 @@ def walk(location: Sequence[str | int], model: type[BaseModel] | None) -> Spot:
             continue
         holder = here[0] if here and _is_model(here[0]) else None
         path.append(part)
-        here = _inside(here[0], part) if here else []
+        here = [
+            inner for member in here[: 1 if tagged else None] for inner in _inside(member, part)
+        ]
     return Spot(tuple(path), holder, tuple(m for m in here if _is_model(m)))
 
 

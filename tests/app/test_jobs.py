@@ -165,7 +165,7 @@ def test_text_that_postgres_cannot_hold_is_refused(api: Api) -> None:
     changes: dict[str, dict[str, object]] = {
         "/labels/a": {"labels": {"a": "x\0y"}},
         "/task/default_system": {"task": {"type": "sft", "default_system": "\0"}},
-        "/adapter/target_modules": {"adapter": {"type": "lora", "target_modules": ["q\0"]}},
+        "/adapter/target_modules/0": {"adapter": {"type": "lora", "target_modules": ["q\0"]}},
     }
     for pointer, change in changes.items():
         answer = api.client.post("/jobs", json={**SPEC, **change})

@@ -18,6 +18,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 MOST = 1_000_000_000  # of steps and rows: beyond it there is a slip of the keyboard
+HOLDS_NUL = "holds_nul"  # type of an error whose place is the document's, without union members
 _NOT_IN_REVISIONS = {*map(chr, range(33)), *"~^:?*[\\\x7f"}
 
 
@@ -46,7 +47,7 @@ class Strict(BaseModel):
         place = _nul_in(given)
         if place is None:
             return given
-        problem = PydanticCustomError("value_error", "it holds a NUL character: take it out")
+        problem = PydanticCustomError(HOLDS_NUL, "it holds a NUL character: take it out")
         found = reduce(getitem, place, given)
         details = InitErrorDetails(type=problem, loc=place, input=found)
         raise ValidationError.from_exception_data(cls.__name__, [details])
