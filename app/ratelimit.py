@@ -95,7 +95,8 @@ class RateLimit:
         try:
             arguments = [self._rate, self._burst, self._handful]
             given, wait = await self._script(keys=[f"polar:rate:{key_id}"], args=arguments)
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError, TimeoutError, RuntimeError) as error:
+            # RuntimeError: uvloop's word for a connection that was reset this moment.
             _log.warning("rate limits hold for each process alone for now: %s", error)
             self._away_until = now + _AWAY_FOR
             self._fill_alone(purse)

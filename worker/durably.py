@@ -28,9 +28,12 @@ def is_away(error: Exception) -> bool:
         return True
     if not isinstance(error, DBAPIError):
         return False
-    # 57P0x: shutdown and crash; 53xxx: no resources; 40xxx: deadlock, serialisation.
+    # 57P0x: shutdown and crash; 53xxx: no resources; 40xxx: deadlock, serialisation;
+    # 25P03: we stood still for too long.
     state = getattr(error.orig, "sqlstate", None)
-    return error.connection_invalidated or state is None or state[:2] in ("08", "57", "53", "40")
+    if error.connection_invalidated or state is None or state == "25P03":
+        return True
+    return state[:2] in ("08", "57", "53", "40")
 
 
 def durably(

@@ -125,13 +125,17 @@ def connect(path: Path, timeout: float) -> socket.socket:
 
 
 def read_line(connection: socket.socket) -> dict[str, Any] | None:
-    """Read one JSON line; None when the other side hung up. Lines are short and come whole."""
+    """Read one JSON line; None when the other side hung up.
+
+    Lines are short and come whole, but the next one may be right behind: a process that ended at
+    once. That one stays for the next call.
+    """
     data = b""
     while not data.endswith(b"\n"):
-        part = connection.recv(4096)
-        if not part:
+        there = connection.recv(4096, socket.MSG_PEEK)
+        if not there:
             return None
-        data += part
+        data += connection.recv(there.find(b"\n") + 1 or len(there))
     answer: dict[str, Any] = json.loads(data)
     return answer
 

@@ -22,7 +22,7 @@ async def listen(url: str, on_nudge: Callable[[str], None]) -> None:
             async for job_id in _nudges(url):
                 back_off = 0.1
                 on_nudge(job_id)
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, RuntimeError) as error:  # the last one is uvloop's
             _log.warning("no nudges from the broker, polling: %s", error)
         finally:
             NUDGES_CONNECTED.set(0)

@@ -12,6 +12,7 @@ from app.preparations.service import claim_preparation
 from app.settings import Settings
 from tests.worker.world import add_host, add_job, one, rows, run_sql
 from worker import takeover
+from worker.durably import is_away
 from worker.loops import Health
 from worker.placement import place
 
@@ -201,7 +202,8 @@ def test_a_holder_that_stands_still_in_a_transaction_keeps_nobody_from_its_rows(
         frozen.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR UPDATE"), {"id": job})
         with transaction() as session:  # waits for the row, as a takeover would
             assert expire(session, attempt) is not None
-        with pytest.raises(DBAPIError):
+        with pytest.raises(DBAPIError) as told:
             frozen.execute(text("SELECT 1"))
+        assert is_away(told.value)  # it goes on as after an outage
         frozen.invalidate()
     assert status(job) == "queued"

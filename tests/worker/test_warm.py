@@ -190,3 +190,14 @@ def test_supervisors_come_from_a_light_part_that_ends_with_the_server(tmp_path: 
         process.wait(10)
     wait_until(lambda: not light.exists())
     assert not forks.ping(light)
+
+
+def test_two_lines_that_come_together_are_two_answers():
+    """A process that ends at once is told of with the answer that it was started."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b'{"pid": 7, "start": 9}\n{"exit": 0}\n')
+        assert forks.read_line(ours) == {"pid": 7, "start": 9}
+        assert forks.read_line(ours) == {"exit": 0}
+        theirs.close()
+        assert forks.read_line(ours) is None
