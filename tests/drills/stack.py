@@ -27,6 +27,8 @@ import pytest
 from polar.client import Client
 from polar.stack import control, proctree, spawn
 from polar.stack.home import Home, choose_ports
+from polar.stack.ports import free_ports
+from polar.stack.private import write_private
 from polar.stack.processes import PORTS, Entry, Stack
 from polar.stack.services import Postgres, Valkey
 from polar.stack.spawn import Command
@@ -201,6 +203,8 @@ def drill_stack(
             for name, port in names.items()
         }
         home.lay()
+        # Another stack that starts now would choose the same one of the usual ports.
+        write_private(home.settings_file, f"[ports]\napi = {free_ports(1)[0]}\n")
         guard = _with_settings(home, model, data, _overrides(home, proxies), options)
         try:
             *_, state = control.progress(home, guard)
