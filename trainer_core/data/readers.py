@@ -95,7 +95,7 @@ def _sniff_json(head: bytes) -> str | None:
     first, _, rest = text.partition(b"\n")
     try:
         value = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         # A torn first line, or JSON that goes over several lines: an indented object opens alone.
         return "jsonl" if len(first.strip()) > 1 and rest.lstrip().startswith(b"{") else "json"
     return "json" if not rest.strip() and isinstance(value.get("data"), list) else "jsonl"
