@@ -88,12 +88,13 @@ def _mirrors(settings: Settings) -> list[Step]:
 def main(arguments: Sequence[str] = ()) -> int:
     """Run until SIGTERM or SIGINT; whatever is being done then is finished first."""
     del arguments
+    # Signals are waited for, not handled: a handler could meet its own thread inside a lock. From
+    # the first thread on: one that does not block them would end the process.
+    signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     settings = get_settings()
     refuse_wrong_schema()
     bell = Bell(settings)
-    # Signals are waited for, not handled: a handler could meet its own thread inside a lock.
-    signals = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     with Registration(settings, "reconciler") as registration:
         listener = threading.Thread(target=bell.listen, name="listen", daemon=True)
         listener.start()
