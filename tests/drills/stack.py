@@ -1,9 +1,9 @@
 """The embedded stack with other addresses and other clocks, as a program and as a context.
 
-    python -m tests.drills.stack OPTIONS     (JSON: home, overrides, clocks)
+    python -m tests.drills.stack OPTIONS     (JSON: home, proxies, clocks)
 
 The processes are those of `polar up`, kept by the same supervisor under the same guard. What
-differs: addresses lead over proxies (`overrides`), and processes named in `clocks` live with a
+differs: addresses lead over proxies (their ports), and processes named in `clocks` live with a
 date that is wrong by so many seconds.
 """
 
@@ -123,18 +123,19 @@ class DrillWorld(World):
         return self.root / (self.home.path / folder).relative_to("/")
 
 
-def _overrides(home: Home, proxies: Mapping[str, Proxy]) -> dict[str, str]:
+def _overrides(home: Home, proxies: Mapping[str, int]) -> dict[str, str]:
+    """Return the variables that lead over the proxies; secret, so made where they are used."""
     if not proxies:
         return {}
-    database = Postgres(home.path / "postgres", home.secrets / "postgres", proxies["postgres"].port)
-    broker = Valkey(home.path / "valkey", home.secrets / "valkey", proxies["valkey"].port)
+    database = Postgres(home.path / "postgres", home.secrets / "postgres", proxies["postgres"])
+    broker = Valkey(home.path / "valkey", home.secrets / "valkey", proxies["valkey"])
     return {
         "POLAR_DATABASE_URL": database.url("polar"),
         "POLAR_BROKER_URL": broker.url,
-        "POLAR_S3_ENDPOINT": f"http://127.0.0.1:{proxies['s3'].port}",
-        "POLAR_MLFLOW_URL": f"http://127.0.0.1:{proxies['mlflow'].port}",
+        "POLAR_S3_ENDPOINT": f"http://127.0.0.1:{proxies['s3']}",
+        "POLAR_MLFLOW_URL": f"http://127.0.0.1:{proxies['mlflow']}",
         "MLFLOW_BACKEND_STORE_URI": database.url("mlflow"),
-        "MLFLOW_S3_ENDPOINT_URL": f"http://127.0.0.1:{proxies['s3'].port}",
+        "MLFLOW_S3_ENDPOINT_URL": f"http://127.0.0.1:{proxies['s3']}",
     }
 
 
@@ -164,10 +165,10 @@ def can_mount() -> bool:
     return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
 
 
-def _launch(home: Home, overrides: Mapping[str, str], options: Options) -> subprocess.Popen[bytes]:
+def _launch(home: Home, proxies: Mapping[str, int], options: Options) -> subprocess.Popen[bytes]:
     home.lay()
     arguments = json.dumps(
-        {"home": str(home.path), "overrides": dict(overrides), "clocks": options.clocks}
+        {"home": str(home.path), "proxies": dict(proxies), "clocks": options.clocks}
     )
     supervisor = [sys.executable, "-m", "tests.drills.stack", arguments]
     guard = [sys.executable, "-m", "polar.stack.guard", "--attached"]
@@ -205,7 +206,8 @@ def drill_stack(
         home.lay()
         # Another stack that starts now would choose the same one of the usual ports.
         write_private(home.settings_file, f"[ports]\napi = {free_ports(1)[0]}\n")
-        guard = _with_settings(home, model, data, _overrides(home, proxies), options)
+        ports = {name: proxy.port for name, proxy in proxies.items()}
+        guard = _with_settings(home, model, data, ports, options)
         try:
             *_, state = control.progress(home, guard)
             wait_until(lambda: _is_ready(home, "warm"), timeout=240, every=0.2)
@@ -215,14 +217,14 @@ def drill_stack(
 
 
 def _with_settings(
-    home: Home, model: Path, data: Path, overrides: Mapping[str, str], options: Options
+    home: Home, model: Path, data: Path, proxies: Mapping[str, int], options: Options
 ) -> subprocess.Popen[bytes]:
     with pytest.MonkeyPatch.context() as patch:  # the stack's settings, not the other tests'
         for name, value in {**SETTINGS, **options.settings}.items():
             patch.setenv(name, value)
         patch.setenv("POLAR_MODEL_FOLDERS", json.dumps([str(model.parent)]))
         patch.setenv("POLAR_DATA_FOLDERS", json.dumps([str(data)]))
-        return _launch(home, overrides, options)
+        return _launch(home, proxies, options)
 
 
 @contextmanager
@@ -257,7 +259,8 @@ def main(arguments: Sequence[str]) -> int:
     with home.claimed():
         identity = proctree.identity(os.getpid())
         ports = choose_ports(home, PORTS, "127.0.0.1")
-        stack = DrillStack(home, ports, identity, overrides=options["overrides"])
+        overrides = _overrides(home, options["proxies"])
+        stack = DrillStack(home, ports, identity, overrides=overrides)
         object.__setattr__(stack, "clocks", options["clocks"])
         state = StackState(identity=identity, url=stack.url, auth=stack.auth)
         return asyncio.run(supervise(Supervisor(home, stack.processes(), state)))
