@@ -1,6 +1,7 @@
 """How errors become answers, and what every route shares: ids, unknown-parameter check."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, cast, get_args
 
@@ -179,12 +180,7 @@ def refuse_unknown_query(request: Request) -> None:
     if dependant is None or not request.query_params:
         return
     known = query_names(dependant)
-    if len(request.query_params.multi_items()) > _MOST_PARAMETERS:
-        message = f"a query has at most {_MOST_PARAMETERS} parameters"
-        raise InvalidPayload([FieldProblem(pointer="", message=message)], "too_many_parameters")
-    if nul := [name for name, value in request.query_params.multi_items() if "\0" in value]:
-        message = f"query `{nul[0]}`: a NUL character is in nothing that is stored here"
-        raise InvalidPayload([FieldProblem(pointer="", message=message)])
+    _refuse_odd_query(request.query_params.multi_items())
     unknown = [n for n in request.query_params if n not in known and not n.startswith("label.")]
     if unknown:
         raise InvalidPayload(
@@ -198,6 +194,20 @@ def refuse_unknown_query(request: Request) -> None:
             ],
             "unknown_parameter",
         )
+
+
+def _refuse_odd_query(given: list[tuple[str, str]]) -> None:
+    """Refuse too many parameters, NUL characters, and one parameter that comes twice."""
+    if len(given) > _MOST_PARAMETERS:
+        message = f"a query has at most {_MOST_PARAMETERS} parameters"
+        raise InvalidPayload([FieldProblem(pointer="", message=message)], "too_many_parameters")
+    if nul := [name for name, value in given if "\0" in value]:
+        message = f"query `{nul[0]}`: a NUL character is in nothing that is stored here"
+        raise InvalidPayload([FieldProblem(pointer="", message=message)])
+    name, count = Counter(name for name, _ in given).most_common(1)[0]
+    if count > 1:
+        message = f"query `{name[:200]}` comes {count} times: give it once"
+        raise InvalidPayload([FieldProblem(pointer="", message=message)])
 
 
 def _hint(name: str, known: list[str]) -> str:

@@ -270,3 +270,9 @@ def test_a_slash_at_the_end_is_another_path(api: Api) -> None:
     for path in ("/jobs/", "/datasets/", "/healthz/"):
         answer = api.client.get(path)
         assert (answer.status_code, answer.json()["code"]) == (404, "no_such_path"), path
+
+
+def test_a_parameter_that_comes_twice_is_refused(api: Api) -> None:
+    answer = api.client.get("/jobs?q=one&q=two")
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["message"] == "query `q` comes 2 times: give it once"
