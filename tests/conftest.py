@@ -100,8 +100,14 @@ def seaweed(service_folder: Path) -> Iterator[SeaweedFS]:
 
 
 @pytest.fixture
-def s3(seaweed: SeaweedFS) -> S3:
+def s3(seaweed: SeaweedFS) -> Iterator[S3]:
     """Endpoint and keys of the session's store, with a fresh bucket of this test alone."""
     bucket = f"test-{secrets.token_hex(6)}"
-    seaweed.client().create_bucket(Bucket=bucket)
-    return S3(seaweed.endpoint, *seaweed.keys, bucket=bucket, region=seaweed.region)
+    client = seaweed.client()
+    client.create_bucket(Bucket=bucket)
+    yield S3(seaweed.endpoint, *seaweed.keys, bucket=bucket, region=seaweed.region)
+    # Each bucket holds volumes of its own, and the store has only so many.
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        for found in page.get("Contents", ()):
+            client.delete_object(Bucket=bucket, Key=found["Key"])
+    client.delete_bucket(Bucket=bucket)

@@ -256,7 +256,7 @@ def _done(api: Api, where: str) -> str | None:
 
 
 def test_two_clients_at_once_make_one_data_set(api: Api) -> None:
-    where = begun(api, len(BIG), name="raced")
+    where = begun(api, len(BIG), name="raced-upload")
     with (
         running(api.environment, api.key) as other,
         concurrent.futures.ThreadPoolExecutor(2) as pool,
@@ -264,7 +264,7 @@ def test_two_clients_at_once_make_one_data_set(api: Api) -> None:
         answers = list(pool.map(lambda a: _send_all(a, where), (api, other)))
     assert 204 in answers
     wait_until(lambda: _done(api, where))
-    [made] = api.client.get("/datasets", params={"name": "raced"}).json()["items"]
+    [made] = api.client.get("/datasets", params={"name": "raced-upload"}).json()["items"]
     assert made["sha256"] == hashlib.sha256(BIG).hexdigest()
 
 

@@ -166,6 +166,17 @@ class World:
         folder = wait_until(lambda: self.attempt_folder(job_id), timeout=60)
         return psutil.Process(json.loads((folder / "run.json").read_text())["pid"])
 
+    def resume_once_told(self, trainer: psutil.Process) -> None:
+        """Let a frozen trainer go on as soon as its SIGTERM waits for it: it meets it there."""
+        status = Path(f"/proc/{trainer.pid}/status")
+
+        def told() -> bool:
+            [pending] = re.findall(r"^ShdPnd:\s*(\w+)", status.read_text(), re.MULTILINE)
+            return bool(int(pending, 16) >> (signal.SIGTERM - 1) & 1)
+
+        wait_until(told, timeout=60)
+        trainer.resume()
+
     def freeze_at(self, job_id: str, phase: str) -> psutil.Process:
         """Stop the trainer as soon as it says that it is in `phase`; returns it."""
         return self._freeze_when(job_id, f'"phase":"{phase}"')

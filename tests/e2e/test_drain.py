@@ -41,7 +41,7 @@ def test_drained_now_a_job_moves_with_its_losses(world: World, undisturbed: dict
     trainer = world.freeze_after(job_id, 12)
     host = world.sql(HOST)[0][0]
     assert "asked to move" in world.polar("worker", "drain", "--host", host, "--now")
-    trainer.resume()
+    world.resume_once_told(trainer)
     job = world.until(job_id, "queued")
     [attempt] = job["attempts"]
     assert (attempt["outcome"], attempt["reason"]) == ("interrupted", "interrupted")
@@ -59,7 +59,7 @@ def test_a_worker_that_is_told_to_end_hands_back_whole(world: World, undisturbed
     trainer = world.freeze_after(job_id, 12)
     worker = world.process("worker")
     worker.terminate()
-    trainer.resume()
+    world.resume_once_told(trainer)
     worker.wait(60)
     [attempt, *_] = world.get(job_id)["attempts"]
     assert attempt["outcome"] == "interrupted", "the worker is the last to go"

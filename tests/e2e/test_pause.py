@@ -59,7 +59,7 @@ def resumed(world: World, job_id: str) -> dict[str, Any]:
 def stop_within_a_step(world: World, job_id: str, trainer: psutil.Process) -> None:
     """Pause a frozen trainer and let it go on: the pause meets it where it stands."""
     assert world.client.pause(job_id)["pause_requested_at"]
-    trainer.resume()
+    world.resume_once_told(trainer)
 
 
 def test_paused_in_training_the_losses_are_the_undisturbed_runs(
