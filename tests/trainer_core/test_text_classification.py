@@ -28,7 +28,13 @@ def test_it_learns_and_keeps_its_labels(small: Small, zygote: Zygote) -> None:
     from transformers import pipeline
 
     run = zygote.run(
-        small.launch("opinions", TASK, opinions(200), opinions(40, seed=1)),
+        small.launch(
+            "opinions",
+            TASK,
+            opinions(400),
+            opinions(40, seed=1),
+            training={"learning_rate": 0.003, "num_train_epochs": 3},
+        ),
     )
     assert run.code == 0, run.log
     evaluation = [m for m in run.of("metrics") if "eval_loss" in m][-1]
