@@ -3,6 +3,7 @@
 Several reconcilers may run at once. It needs no broker to live: only hints wait for that.
 """
 
+import os
 import signal
 import threading
 import time
@@ -85,13 +86,24 @@ def _mirrors(settings: Settings) -> list[Step]:
     return steps
 
 
+def _told_to_stop() -> int:
+    """Return a descriptor that can be read from once SIGTERM or SIGINT has come.
+
+    The handlers do nothing: one that did could meet its own thread inside a lock. And there must
+    be handlers: a library's thread that does not block the signal would end the process.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return reading
+
+
 def main(arguments: Sequence[str] = ()) -> int:
     """Run until SIGTERM or SIGINT; whatever is being done then is finished first."""
     del arguments
-    # Signals are waited for, not handled: a handler could meet its own thread inside a lock. From
-    # the first thread on: one that does not block them would end the process.
-    signals = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    told = _told_to_stop()
     settings = get_settings()
     refuse_wrong_schema()
     bell = Bell(settings)
@@ -100,7 +112,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         listener.start()
         started = loops(settings, bell, registration.who.id, sender(settings))
         threads = [loop.start() for loop in started]
-        signal.sigwait(signals)
+        os.read(told, 1)
         bell.stop()
         for thread in threads:
             thread.join(timeout=25)
