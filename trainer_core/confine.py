@@ -49,25 +49,28 @@ def confine(launch: Path) -> None:
         sys.stderr.write(f"files are not confined on this kernel: {error}\n")
 
 
-def _kept(home: Path, launch: Path) -> Iterator[Path]:
+def _kept(home: Path, launch: Path) -> Iterator[str]:
     """Everything outside of `home`, and of it the shared folders and what the launch names.
 
     Never `home` itself or what lies above it, also where a link leads there.
     """
-    around = (entry for folder in home.parents for entry in _entries(folder))
+    above = {str(home), *map(str, home.parents)}
     named = (home / name for name in _SHARED)
-    for path in (*around, launch.parent, *named, *_own_code(), *_named(launch)):
-        with suppress(OSError, RuntimeError):  # a link to itself
-            real = path.resolve()
-            if not home.is_relative_to(real):
-                yield real
+    inside = (launch.parent, *named, *_own_code(), *_named(launch))
+    for real in (*_around(home), *map(os.path.realpath, inside)):
+        if real not in above:
+            yield str(real)
 
 
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []  # then nothing of it can be reached by us anyway
+def _around(home: Path) -> Iterator[str]:
+    """What lies beside `home` and beside the folders above it, links followed.
+
+    There may be thousands in a folder like /tmp: only the links among them are looked up.
+    """
+    for folder in home.parents:
+        with suppress(OSError), os.scandir(folder) as entries:  # else nothing of it is in reach
+            for entry in entries:
+                yield os.path.realpath(entry.path) if entry.is_symlink() else entry.path
 
 
 def _own_code() -> Iterator[Path]:

@@ -7,7 +7,6 @@ import ctypes
 import os
 import stat
 from collections.abc import Iterable
-from pathlib import Path
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system calls, the same on every machine
 _VERSION_FLAG, _RULE_PATH_BENEATH = 1, 1
@@ -53,7 +52,7 @@ def shed_privileges() -> None:
         _libc.capset(header, (ctypes.c_uint32 * 6)(*low))
 
 
-def restrict_to(paths: Iterable[Path]) -> None:
+def restrict_to(paths: Iterable[str]) -> None:
     """Leave this thread, and what it starts, only what lies at or below these paths.
 
     Other processes outside can then neither be signalled nor looked into. Raises OSError where
@@ -73,7 +72,7 @@ def restrict_to(paths: Iterable[Path]) -> None:
         os.close(ruleset)
 
 
-def _allow(ruleset: int, path: Path, every: int) -> None:
+def _allow(ruleset: int, path: str, every: int) -> None:
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

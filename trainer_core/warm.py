@@ -3,6 +3,7 @@
 import gc
 import importlib
 import os
+from contextlib import suppress
 
 from trainer_core.run_lock import package_versions
 
@@ -80,10 +81,18 @@ def preload() -> None:
             importlib.import_module(name)
         except ModuleNotFoundError:
             continue
+    _compile_weight_names()
     importlib.import_module("trainer_core.session")
     package_versions()
     gc.collect()
     gc.freeze()
+
+
+def _compile_weight_names() -> None:
+    """Have Transformers compile its patterns for names of weights: else each first load does."""
+    with suppress(ModuleNotFoundError, AttributeError):  # a version that has none
+        module = importlib.import_module("transformers.conversion_mapping")
+        module.get_checkpoint_conversion_mapping("llama")
 
 
 def quiet_libraries() -> None:

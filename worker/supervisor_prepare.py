@@ -4,7 +4,9 @@ import json
 import logging
 import shutil
 import signal
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from app.jobs.lifecycle import FailureReason
 from app.preparations import service
 from app.preparations.service import PreparationFailure
 from app.settings import Settings
-from app.storage import Store, join_key
+from app.storage import Store, StoreUnavailable, join_key
 from trainer_core.data.key import content_key
 from trainer_core.publish.manifest import MANIFEST, write_durably
 from trainer_core.spec import Launch
@@ -141,6 +143,8 @@ class PreparationSupervisor:
             bounds=bounds(self._settings, self._work) | memory_bound(self._settings),
         )
         process = start(order, forks.socket_path(self._settings))
+        # The store's client and its connection are made while the trainer works.
+        threading.Thread(target=self._meet_the_store, args=[folder.name], daemon=True).start()
         try:
             ended = self._watch(process)
         finally:
@@ -151,6 +155,10 @@ class PreparationSupervisor:
         if ended.code != 0 and ending is not None:
             _log.warning("preparing failed: %s\n%s", ending, self._last_output())
             raise PreparationFailed(PreparationFailure(ending.reason, ending.message))
+
+    def _meet_the_store(self, key: str) -> None:
+        with suppress(StoreUnavailable):
+            self._store.head(join_key(key))
 
     def _refuse_what_does_not_fit(self, ended: Exit) -> None:
         """The tokenizer's library ends its process where an allocation is refused."""
@@ -169,7 +177,7 @@ class PreparationSupervisor:
                 raise Stopped
             if self._left() <= 0:
                 raise TookTooLong
-            self._keeper.pause(TICK / 5)
+            self._keeper.pause(TICK / 10)
         return ended
 
     def _store_folder(self, folder: Path, key: str, project_id: str) -> None:

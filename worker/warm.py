@@ -8,7 +8,6 @@ a descriptor that only the child reads. Beside it travels a lifeline (`worker.li
 with one is killed by the kernel when its client dies.
 """
 
-import ctypes
 import fcntl
 import gc
 import importlib
@@ -28,7 +27,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from pydantic import SecretStr
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
 
 from app.s3 import connect
 from app.settings import Settings, default_home
@@ -37,12 +37,13 @@ from worker import lifeline
 from worker.environment import clean_environment, import_time
 from worker.forks import LONGEST, supervisors_path
 from worker.proctree import identify
+from worker.spare import Spare, bind_to_parent, fork_spare
 
 _log = logging.getLogger(__name__)
 _QUIET_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _OWN = ("POLAR_HOME", "POLAR_WARM_SOCKET")
 _BACKLOG = 64
-_PR_SET_PDEATHSIG = 1
+_CALM = 0.02  # seconds without a request before the next child is forked ahead
 
 # What a child becomes: the module whose `main` is called.
 ROLES = {"trainer": "trainer_core.__main__", "supervisor": "worker.supervisor"}
@@ -78,7 +79,7 @@ def _start_light(path: Path, started_with: dict[str, str]) -> int:
         return pid
     code = 1
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        bind_to_parent(signal.SIGTERM)
         gc.freeze()
         server = ForkServer(path, started_with, ("supervisor",))
         server.run(alive=lambda: os.getppid() == parent)
@@ -102,6 +103,9 @@ def _preload_supervisors() -> None:
     nothing = Settings.model_construct(s3_access_key="none", s3_secret_key=SecretStr("none"))
     create_engine("postgresql+psycopg://").dispose()
     connect(nothing, "http://127.0.0.1")
+    importlib.import_module("tomllib")
+    with Session(create_engine("sqlite://")) as session:  # it makes its methods at its first use
+        session.execute(text("SELECT 1"))
 
 
 def _preload_trainers() -> None:
@@ -117,6 +121,7 @@ class ForkServer:
     import_time: dict[str, str]
     kinds: tuple[str, ...] = tuple(ROLES)
     children: dict[int, socket.socket | None] = field(default_factory=dict)
+    spare: Spare | None = None
     stopping: bool = False
 
     def run(self, alive: Callable[[], bool] = lambda: True) -> None:
@@ -133,7 +138,10 @@ class ForkServer:
         self._selector.register(listener, selectors.EVENT_READ, "listener")
         self._selector.register(bell_in, selectors.EVENT_READ, "bell")
         while not self.stopping and alive():
-            for key, _ in self._selector.select(timeout=5.0):
+            happened = self._selector.select(timeout=5.0 if self.spare else _CALM)
+            if not happened:
+                self._keep_a_spare()
+            for key, _ in happened:
                 if key.data == "listener":
                     self._accept(listener)
                 elif key.data == "bell":
@@ -192,13 +200,29 @@ class ForkServer:
             raise ValueError("unknown request")
         if request["kind"] == "trainer" and import_time(request["environment"]) != self.import_time:
             raise ValueError("the trainer needs variables that count at import")
-        pid = os.fork()
-        if pid == 0:
-            _become(request, descriptors)
+        pid = self._fork(message, request, descriptors)
         who = identify(pid)
         _say(client, {"pid": pid, "start": who.start if who else 0})
         self.children[pid] = client
         self._selector.register(client, selectors.EVENT_READ, pid)
+
+    def _keep_a_spare(self) -> None:
+        if self.spare is None:
+            try:
+                self.spare = fork_spare(_read_and_become)
+            except OSError as error:  # no memory or no process to be had now
+                _log.warning("no spare process: %s", error)
+            else:
+                self.children[self.spare.pid] = None
+
+    def _fork(self, message: bytes, request: dict[str, Any], descriptors: list[int]) -> int:
+        spare, self.spare = self.spare, None
+        if spare is not None and spare.give(message, descriptors):
+            return spare.pid
+        pid = os.fork()
+        if pid == 0:
+            _become(request, descriptors)
+        return pid
 
     def _hear(self, pid: int) -> None:
         """A client says nothing after its request: readable means that it hung up."""
@@ -214,6 +238,8 @@ class ForkServer:
             if not done:
                 continue
             client = self.children.pop(pid)
+            if self.spare is not None and self.spare.pid == pid:
+                self.spare = None
             if client is not None:
                 self._selector.unregister(client)
                 _say(client, {"exit": os.waitstatus_to_exitcode(status)})
@@ -223,6 +249,10 @@ class ForkServer:
 def _say(client: socket.socket, answer: dict[str, Any]) -> None:
     with suppress(OSError):  # it hung up meanwhile
         client.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _read_and_become(message: bytes, descriptors: list[int]) -> NoReturn:
+    _become(json.loads(message), descriptors)
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:

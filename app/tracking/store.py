@@ -13,6 +13,7 @@ from app.settings import get_settings
 CLAIM_SECONDS = 120.0
 EVENTS_PER_STEP = 2000
 LONGEST_BACKOFF = 600.0
+FIRST_AFTER = 1.0  # a job that starts has the machine to itself; a short one is carried at once
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,10 @@ def follow(session: Session, job_id: str, project_id: str) -> None:
         return
     session.execute(
         text(
-            "INSERT INTO mlflow_runs (job_id, project_id) VALUES (:job, :project)"
-            " ON CONFLICT DO NOTHING"
+            "INSERT INTO mlflow_runs (job_id, project_id, next_at) VALUES (:job, :project,"
+            " now() + CAST(:delay AS float) * interval '1 second') ON CONFLICT DO NOTHING"
         ),
-        {"job": job_id, "project": project_id},
+        {"job": job_id, "project": project_id, "delay": FIRST_AFTER},
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.services import wait_until
@@ -201,3 +202,58 @@ def test_two_lines_that_come_together_are_two_answers():
         assert forks.read_line(ours) == {"exit": 0}
         theirs.close()
         assert forks.read_line(ours) is None
+
+
+def _pid(server: Path) -> int:
+    with forks.connect(server, 2) as client:
+        client.sendall(b'{"op": "ping"}\n')
+        answer = forks.read_line(client)
+    assert answer
+    return int(answer["pid"])
+
+
+def _spare(server: Path) -> psutil.Process | None:
+    """The child that waits: the only one in the server's own session besides the light server."""
+    pid = _pid(server)
+    light = _pid(forks.supervisors_path(server))
+    for child in psutil.Process(pid).children():
+        if child.pid != light and os.getsid(child.pid) == os.getsid(pid):
+            return child
+    return None
+
+
+def test_the_next_child_is_forked_ahead_and_a_killed_one_is_replaced(
+    server: Path, make_order: Any
+) -> None:
+    spare = wait_until(lambda: _spare(server))
+    assert spare
+    process = start(make_order("sleep"), server)
+    assert process.identity.pid == spare.pid
+    other = wait_until(lambda: _spare(server))
+    assert other
+    assert other.pid != spare.pid
+    other.kill()
+    other.wait(5)
+    third = start(make_order("0"), server)
+    ended = third.wait(10)
+    assert ended
+    assert ended.code == 0
+    for each in (process, third):
+        each.kill()
+        each.close()
+
+
+def test_the_spare_ends_with_its_server(tmp_path: Path) -> None:
+    path = tmp_path / "warm.sock"
+    environment = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(path)], cwd=ROOT, env=environment
+    )
+    try:
+        wait_until(lambda: forks.ping(path))
+        spare = wait_until(lambda: _spare(path))
+        assert spare
+    finally:
+        process.kill()
+        process.wait(10)
+    wait_until(lambda: not spare.is_running() or spare.status() == psutil.STATUS_ZOMBIE)
