@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = {"POLAR_CPU_SLOTS": str(len(os.sched_getaffinity(0)))}
         with running_stack(folder / "home", case.model, folder / "data", settings) as world:
             by_the_stack(world, case)  # prepares the data, which all further jobs share
-            [prepared] = (folder / "home" / "prepared").iterdir()
+            [prepared] = [p for p in (folder / "home" / "prepared").iterdir() if p.is_dir()]
             (folder / ROWS_FILE).write_text(json.dumps(prepared_rows(prepared)))
             ratio = compare(world, case, options.pairs)
     good = ratio >= LIMIT
