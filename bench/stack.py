@@ -55,14 +55,14 @@ def job(case: Case) -> dict[str, Any]:
 
 
 def by_the_stack(world: World, case: Case) -> tuple[float, dict[int, float]]:
-    """Run a job; returns samples per second after the warm-up, and the losses."""
+    """Run a job and follow its stream; returns samples per second after the warm-up, and losses."""
     job_id = str(world.client.submit(job(case))["id"])
-    world.until(job_id, "succeeded", timeout=900)
     steps = {
-        event["data"]["step"]: event
-        for event in world.events(job_id)
-        if event["type"] == "metrics" and "loss" in event["data"]
+        frame.data["step"]: frame.body
+        for frame in world.client.events(job_id)
+        if frame.type == "metrics" and "loss" in frame.data
     }
+    world.until(job_id, "succeeded")
     times = {step: datetime.fromisoformat(event["time"]) for step, event in steps.items()}
     seconds = (times[case.total] - times[WARM_UP]).total_seconds()
     return case.steps * BATCH / seconds, {s: e["data"]["loss"] for s, e in steps.items()}
