@@ -259,7 +259,7 @@ def _make(case: Case) -> None:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     quick = bool(os.environ.get("BENCH_QUICK"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--pairs", type=int, default=3 if quick else 5)
+    parser.add_argument("--pairs", type=int, default=3 if quick else 7)
     parser.add_argument("--steps", type=int, default=20 if quick else 60)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--model", type=Path, help="a model folder instead of a random Llama")
