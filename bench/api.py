@@ -10,13 +10,12 @@ import json
 import os
 import secrets
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +24,10 @@ import psutil
 import psycopg
 from psycopg.types.json import Jsonb
 
-from polar.stack import spawn
+from bench import services
+from bench.services import install, up
 from polar.stack.ports import free_ports
-from polar.stack.services import Postgres, Valkey, wait_ready
+from polar.stack.services import Postgres, Valkey
 
 ROOT = Path(__file__).parent.parent
 SPEC = {
@@ -49,15 +49,6 @@ class Limits:
 
     time_one: float = 2.0
     rate_many: float = 0.6
-
-
-@contextmanager
-def _process(command: spawn.Command, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = spawn.start(command, log)
-    try:
-        yield process
-    finally:
-        spawn.stop(process, command)
 
 
 class Bare:
@@ -149,61 +140,19 @@ def many_clients(submit: Submit, clients: int, count: int) -> float:
         return clients * count / (time.perf_counter() - began)
 
 
-def _run_app(command: str, variables: dict[str, str]) -> str:
-    environment = {**spawn.basic_environment(), **variables}
-    arguments = [sys.executable, "-m", "app", command]
-    done = subprocess.run(
-        arguments,
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout.strip()
-
-
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[Bare, OverHttp, psutil.Process]]:
     """Start Postgres and Valkey with the settings of the stack, and the API on them."""
     ports = free_ports(3)
     postgres = Postgres(folder / "postgres", folder / "secrets" / "postgres", ports[0])
     valkey = Valkey(folder / "valkey", folder / "secrets" / "valkey", ports[1])
-    with ExitStack() as stack:
-        for service in (postgres, valkey):
-            service.prepare()
-            stack.enter_context(_process(service.command(), folder / "service.log"))
-            wait_ready(service.is_ready, type(service).__name__, timeout=60)
-        postgres.ensure_database("polar")
-        variables = {
-            "POLAR_HOME": str(folder),
-            "POLAR_DATABASE_URL": postgres.url(),
-            "POLAR_BROKER_URL": valkey.url,
-            "POLAR_PORT": str(ports[2]),
-            "POLAR_RATE_LIMIT": "0",  # one key sends everything
-            "PYTHONPATH": str(ROOT),
-        }
-        _run_app("migrate", variables)
-        key = _run_app("first-key", variables)
-        serve = spawn.Command([sys.executable, "-m", "app", "serve"], variables)
-        process = stack.enter_context(_process(serve, folder / "api.log"))
-        wait_ready(lambda: _answers(ports[2]), "the API", timeout=60)
-        memory = psutil.Process(process.pid)
-        answer = _first_answer(ports[2], key)
-        dsn = postgres.url().replace("postgresql+psycopg://", "postgresql://")
-        yield Bare(dsn, valkey.url, answer), OverHttp(ports[2], key), memory
-
-
-def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
+    with up((postgres, valkey), folder / "service.log"):
+        api = install(folder, postgres, valkey, ports[2])
+        with services.serving(api.variables, folder / "api.log") as pid:
+            answer = _first_answer(ports[2], api.key)
+            dsn = postgres.url().replace("postgresql+psycopg://", "postgresql://")
+            bare = Bare(dsn, valkey.url, answer)
+            yield bare, OverHttp(ports[2], api.key), psutil.Process(pid)
 
 
 def _first_answer(port: int, key: str) -> dict[str, object]:

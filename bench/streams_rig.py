@@ -21,8 +21,8 @@ from sqlalchemy.orm import Session
 
 from app.events.store import append_events
 from app.settings import get_settings
+from bench.services import answers, install, serving, up
 from bench.streams_bare import CHANNEL
-from polar.stack import spawn
 from polar.stack.ports import free_ports
 from polar.stack.services import Postgres, SeaweedFS, SeaweedPorts, Valkey, wait_ready
 
@@ -193,28 +193,6 @@ def watching(
 
 
 @contextmanager
-def _process(command: spawn.Command, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = spawn.start(command, log)
-    try:
-        yield process
-    finally:
-        spawn.stop(process, command)
-
-
-def _run_app(command: str, variables: dict[str, str]) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "app", command],
-        cwd=ROOT,
-        env={**spawn.basic_environment(), **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout.strip()
-
-
-@contextmanager
 def running(folder: Path, *, store: bool = False) -> Iterator[Rig]:
     """Start everything below `folder`, which is thrown away afterwards."""
     ports = free_ports(14)
@@ -222,40 +200,19 @@ def running(folder: Path, *, store: bool = False) -> Iterator[Rig]:
     valkey = Valkey(folder / "valkey", folder / "secrets" / "valkey", ports[1])
     seaweed = SeaweedFS(folder / "s3", folder / "secrets" / "s3", SeaweedPorts(*ports[4:]))
     services = (postgres, valkey, seaweed) if store else (postgres, valkey)
+    more = _store_variables(seaweed) if store else {}
     with ExitStack() as stack:
-        for service in services:
-            service.prepare()
-            stack.enter_context(_process(service.command(), folder / "service.log"))
-            wait_ready(service.is_ready, type(service).__name__, timeout=60)
-        postgres.ensure_database("polar")
-        variables = {
-            "POLAR_HOME": str(folder),
-            "POLAR_DATABASE_URL": postgres.url(),
-            "POLAR_BROKER_URL": valkey.url,
-            "POLAR_PORT": str(ports[2]),
-            "POLAR_RATE_LIMIT": "0",  # one key sends everything
-            "POLAR_THREADS": str(POOL),
-            "PYTHONPATH": str(ROOT),
-            **(_store_variables(seaweed) if store else {}),
-        }
-        _run_app("migrate", variables)
-        key = _run_app("first-key", variables)
-        pid = stack.enter_context(_serving(variables, folder / "api.log"))
+        stack.enter_context(up(services, folder / "service.log"))
+        api = install(folder, postgres, valkey, ports[2], POLAR_THREADS=str(POOL), **more)
+        pid = stack.enter_context(serving(api.variables, folder / "api.log"))
         stack.enter_context(_bare(ports[3], valkey.url))
-        wait_ready(partial(_answers, ports[3]), "the bare program", timeout=60)
+        wait_ready(partial(answers, ports[3]), "the bare program", timeout=60)
         # What writes here nudges through the product's own settings.
-        os.environ.update(variables)
+        os.environ.update(api.variables)
         get_settings.cache_clear()
-        yield Rig(postgres.url(), valkey.url, ports[2], ports[3], key, pid, variables, folder)
-
-
-@contextmanager
-def _serving(variables: dict[str, str], log: Path) -> Iterator[int]:
-    serve = spawn.Command([sys.executable, "-m", "app", "serve"], variables)
-    port = int(variables["POLAR_PORT"])
-    with _process(serve, log) as api:
-        wait_ready(partial(_answers, port), "the API", timeout=60)
-        yield api.pid
+        yield Rig(
+            postgres.url(), valkey.url, ports[2], ports[3], api.key, pid, api.variables, folder
+        )
 
 
 @contextmanager
@@ -269,7 +226,7 @@ def copied(rig: Rig, name: str) -> Iterator[Rig]:
     database = rig.database.rpartition("/")[0] + f"/{name}"
     port = free_ports(1)[0]
     variables = {**rig.variables, "POLAR_DATABASE_URL": database, "POLAR_PORT": str(port)}
-    with _serving(variables, rig.folder / f"{name}.log") as pid:
+    with serving(variables, rig.folder / f"{name}.log") as pid:
         yield replace(rig, database=database, port=port, api_pid=pid, variables=variables)
 
 
@@ -298,15 +255,3 @@ def _bare(port: int, broker: str) -> Iterator[None]:
 
 # Durable as in the stack; the memory is what a small server of its own would have.
 POSTGRES = ("shared_buffers=512MB", "max_wal_size=4GB", "maintenance_work_mem=512MB")
-
-
-def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.connect()
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        connection.close()
