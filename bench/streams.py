@@ -23,6 +23,10 @@ PARTS: dict[str, Callable[[Path], list[tuple[bool, str]]]] = {
 
 def main(names: list[str]) -> int:
     """Measure and print; 1 when a limit is broken."""
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; known are {', '.join(PARTS)}")
+        return 2
     verdicts = []
     for name in names or list(PARTS):
         with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_FOLDER")) as folder:
