@@ -143,7 +143,7 @@ def retry_job(
     caller: Caller = require(Role.SUBMITTER),
 ) -> Response:
     """Make a new job that goes on from the newest checkpoint, or from scratch."""
-    with statement() as session:
+    with transaction() as session:  # the parent stays locked until its child names the checkpoint
         job = service.retry_job(
             session, caller.project_id, job_id, body or RetryRequest(), idempotency_key
         )

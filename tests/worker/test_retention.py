@@ -9,12 +9,9 @@ import pytest
 
 from app.attempts.store import LeaseLost
 from app.db import transaction
-from app.errors import Conflict, NotFound
 from app.housekeeping.report import Report
 from app.housekeeping.service import keep_house
 from app.ids import new_id
-from app.jobs.schemas import RetryRequest
-from app.jobs.service import delete_job, delete_objects, prepare_deletion, retry_job
 from app.preparations.service import announce, claim_preparation, finish_preparation
 from app.settings import Settings
 from app.storage import Store, StoreUnavailable
@@ -318,50 +315,6 @@ def test_an_announcement_is_the_lease_holders_alone(objects: Store):
     with pytest.raises(LeaseLost), transaction() as session:
         announce(session, job, "another's", PROJECT, KEY)
     assert one("SELECT key FROM preparations") is None
-
-
-def test_b26_a_checkpoint_is_never_deleted_under_a_retry(objects: Store):
-    """Deletion of a job and retries of it at once: a retry has its checkpoint, or none is named."""
-    for _ in range(6):
-        hub = {"source": "hub", "name_or_path": "org/model"}
-        data = {"train": [{"source": "hub", "path": "org/data"}]}
-        parent = add_job(model=hub, data=data)
-        prefix = checkpoint(objects, parent, attempt_of(parent), 4)
-        end(parent)
-        gate = threading.Barrier(2)
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            deleted = pool.submit(_delete, objects, parent, gate)
-            retried = pool.submit(_retry, parent, gate)
-            gone, start = deleted.result(), retried.result()
-        if start:
-            assert start["prefix"] == prefix
-            assert not gone
-            assert objects.head(f"{prefix}manifest.json") == len(BODY)
-        run_sql("UPDATE jobs SET status = 'cancelled', finished_at = now() WHERE status = 'queued'")
-
-
-def _delete(objects: Store, job: str, gate: threading.Barrier) -> bool:
-    gate.wait()
-    try:
-        with transaction() as session:
-            leftovers = prepare_deletion(session, PROJECT, job, artifacts=False)
-        delete_objects(objects, leftovers)
-        with transaction() as session:
-            delete_job(session, PROJECT, job)
-    except Conflict:  # in use
-        return False
-    return True
-
-
-def _retry(job: str, gate: threading.Barrier) -> dict[str, str] | None:
-    gate.wait()
-    try:
-        with transaction() as session:
-            retry = retry_job(session, PROJECT, job, RetryRequest(), None)
-    except NotFound:  # the job is gone
-        return None
-    start: dict[str, str] | None = one("SELECT start_from FROM jobs WHERE id = :j", j=retry.id)
-    return start
 
 
 def test_the_store_is_looked_through_once_a_day_and_reports_are_kept(objects: Store):
