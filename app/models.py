@@ -439,3 +439,4 @@ class Outbox(Base):
     handler: Mapped[str]
     args: Mapped[list[Any]]
     created_at: Mapped[datetime] = _now()
+    taken_until: Mapped[datetime | None]

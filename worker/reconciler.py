@@ -69,9 +69,7 @@ def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[L
         stepper = Stepper(FakeTarget(), get_store(), settings, stepper_id)
         jobs.append(Step("fake target", stepper.step))
     return [
-        Loop(
-            "relay", [Step("relay", in_transaction(lambda s: relay(s, send)))], bell, settings.poll
-        ),
+        Loop("relay", [Step("relay", lambda: relay(send))], bell, settings.poll),
         Loop("jobs", jobs, bell, settings.poll, health),
         Loop("mirrors", _mirrors(settings), bell, settings.poll),
     ]

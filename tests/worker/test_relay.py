@@ -1,20 +1,33 @@
 """The outbox relay: in order, at least once, no hint twice at a time, patient with the broker."""
 
+import base64
+import json
 import threading
+import time
 from typing import Any
 
 import pytest
 import redis
+from sqlalchemy import make_url
 
-from app.db import transaction
+from app.db import get_engine, transaction
 from app.outbox import hint
+from app.settings import Settings
+from polar.stack.services import Valkey
+from tests.drills.proxy import Proxy
 from tests.services import wait_until
-from tests.worker.world import PROJECT, one
+from tests.worker.world import PROJECT, one, run_sql
+from worker.celery_app import sender
 from worker.loops import Loop, Step
-from worker.relay import BrokerAway, relay
+from worker.relay import BrokerAway, Send, relay
 from worker.wakeup import Bell
 
 pytestmark = pytest.mark.usefixtures("settings")
+
+_OPEN_WRITERS = """
+    SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+        AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+"""
 
 
 def add_hints(count: int) -> None:
@@ -41,9 +54,8 @@ class Broker:
             self.meet.wait(10)
 
 
-def relay_once(broker: Broker) -> int:
-    with transaction() as session:
-        return relay(session, broker)
+def relay_once(broker: Send) -> int:
+    return relay(broker)
 
 
 def test_hints_leave_in_order_and_are_gone():
@@ -102,9 +114,8 @@ def test_a_commit_wakes_the_relay(settings):
 
 
 def test_a_real_message_carries_ids_and_nothing_else(settings, valkey_url: str):
-    celery_app = pytest.importorskip("worker.celery_app")
     add_hints(1)
-    assert relay_once(celery_app.sender(settings)) == 1
+    assert relay_once(sender(settings)) == 1
     with redis.Redis.from_url(valkey_url) as client:
         [message] = client.lrange("control", 0, -1)
     assert b'"content-type": "application/json"' in message
@@ -112,11 +123,56 @@ def test_a_real_message_carries_ids_and_nothing_else(settings, valkey_url: str):
 
 
 def test_a_broker_that_is_away_is_reported_at_once(settings):
-    celery_app = pytest.importorskip("worker.celery_app")
     away = settings.model_copy(
         update={"broker_url": type(settings.broker_url)("redis://127.0.0.1:1/0")}
     )
     add_hints(1)
-    with pytest.raises(BrokerAway), transaction() as session:
-        relay(session, celery_app.sender(away))
-    assert one("SELECT count(*) FROM outbox") == 1
+    with pytest.raises(BrokerAway):
+        relay(sender(away))
+    assert one("SELECT count(*) FROM outbox WHERE taken_until IS NULL") == 1
+
+
+def test_b12_a_slow_broker_holds_no_transaction_and_gets_each_hint_once(
+    settings: Settings, valkey: Valkey, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The database ends a transaction that stands still for half a lease, here a second."""
+    monkeypatch.setattr(settings, "lease", 2.0)
+    get_engine.cache_clear()
+    add_hints(20)
+    told: list[int] = []
+    with Proxy(lambda: ("127.0.0.1", valkey.port), latency=0.06) as proxy, proxy.toxic("slow"):
+        url = make_url(valkey_url).set(host="127.0.0.1", port=proxy.port)
+        secret = type(settings.broker_url)(url.render_as_string(hide_password=False))
+        send = sender(settings.model_copy(update={"broker_url": secret}))
+
+        def send_and_look(queue: str, handler: str, ids: list[Any]) -> None:
+            send(queue, handler, ids)
+            told.append(one(_OPEN_WRITERS))
+
+        began = time.monotonic()
+        while one("SELECT count(*) FROM outbox"):
+            relay(send_and_look)
+        took = time.monotonic() - began
+    assert took > settings.lease / 2  # else nothing was tried here
+    assert set(told) == {0}  # streams of all jobs wait for whoever writes
+    with redis.Redis.from_url(valkey_url) as client:
+        messages = [json.loads(each) for each in client.lrange("control", 0, -1)]
+    sent = [json.loads(base64.b64decode(each["body"]))[0][0] for each in messages]
+    assert sent[::-1] == [f"att_{number}" for number in range(20)]
+
+
+def test_a_relay_gives_a_batch_up_after_its_time_and_leaves_the_rest_in_order():
+    add_hints(5)
+    broker = Broker()
+    assert relay(broker, send_for=0.0) == 1
+    assert relay_once(broker) == 4
+    assert broker.sent == [f"att_{number}" for number in range(5)]
+
+
+def test_b12_what_a_relay_had_taken_when_it_died_is_sent_by_the_next():
+    add_hints(2)
+    run_sql("UPDATE outbox SET taken_until = now() + interval '1 hour'")
+    broker = Broker()
+    assert relay_once(broker) == 0
+    run_sql("UPDATE outbox SET taken_until = now() - interval '1 s'")
+    assert relay_once(broker) == 2
