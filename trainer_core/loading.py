@@ -47,13 +47,17 @@ def files_of(source: ModelSource) -> Path:
 
 @dataclass(frozen=True)
 class LoadingWish:
-    """Which kind of model is wanted, and how it is held; `options` are `from_pretrained`'s."""
+    """Which kind of model is wanted, and how it is held; `options` are `from_pretrained`'s.
+
+    `frozen_head`: an adapter is to be trained and nothing beside it, unless PEFT knows the head.
+    """
 
     kind: ModelKind
     dtype: Any
     attention: str
     options: dict[str, Any] = field(default_factory=dict)
     replaces_head: bool = False
+    frozen_head: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of Transformers' auto classes."""
@@ -82,6 +86,7 @@ def load_model(source: ModelSource, wish: LoadingWish) -> Any:
     mismatched = {name for name, *_ in info["mismatched_keys"]}
     missing = sorted({*info["missing_keys"], *mismatched})
     if wish.kind.new_head:
+        _require_trained_head(source, wish, [name for name in missing if is_head(model, name)])
         missing = [name for name in missing if not is_head(model, name)]
         if mismatched and not missing and not wish.replaces_head:
             raise InvalidSpec(
@@ -98,6 +103,17 @@ def load_model(source: ModelSource, wish: LoadingWish) -> Any:
         )
     _repair_generation(model)
     return model
+
+
+def _require_trained_head(source: ModelSource, wish: LoadingWish, head: list[str]) -> None:
+    """An adapter would leave a head that begins at random as it is."""
+    if head and wish.frozen_head and wish.kind.adapter_task is None:
+        raise InvalidSpec(
+            f"'{source.reference}' has no head for this task ({head[0]} is missing), and an adapter"
+            " would leave a random one as it is: train without an adapter, or name the head in"
+            " adapter.modules_to_save",
+            "adapter",
+        )
 
 
 def is_head(model: Any, name: str) -> bool:

@@ -102,6 +102,26 @@ class Perplexity:
         return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
 
 
+class MaskedScores(Perplexity):
+    """Perplexity, and the share of masked tokens that the model would fill in rightly."""
+
+    needs_logits = True
+
+    def __init__(self) -> None:
+        self._right = self._asked = 0
+
+    def add(self, inputs: Mapping[str, Any], logits: Any, weight: float) -> None:  # noqa: ARG002 - the protocol's
+        """One batch of logits (masked tokens, vocabulary), in the order of the labels."""
+        labels = inputs["labels"].to(logits.device)
+        truth = labels[labels >= 0]
+        self._right += int((logits.argmax(-1) == truth).sum())
+        self._asked += len(truth)
+
+    def results(self, loss: float) -> dict[str, float]:
+        """Over all rows."""
+        return {**super().results(loss), "masked_accuracy": self._right / max(self._asked, 1)}
+
+
 class BatchMeans:
     """Means of what a library measures for each batch; `measured` is its list of values by name."""
 

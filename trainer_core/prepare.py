@@ -8,6 +8,7 @@ import errno
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,18 +20,19 @@ from trainer_core.data.ledger import Ledger
 from trainer_core.data.lint import Lint
 from trainer_core.data.lock import alone
 from trainer_core.data.pipeline import Pipeline
-from trainer_core.data.report import LEDGER, REPORT, PreparedReport, read_report
+from trainer_core.data.report import LEDGER, REPORT, TOKENIZER, PreparedReport, read_report
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
 from trainer_core.data.sink import Part, histogram, lay_out_all
 from trainer_core.data.sources import Source, sources_of
 from trainer_core.data.templates import choose_template
 from trainer_core.data.tokenizer import tokenizer_hash
+from trainer_core.data.trained_tokenizer import texts_of, trained_like
 from trainer_core.errors import DiskFull, OutOfMemory, TrainerError
 from trainer_core.hardware import Hardware
 from trainer_core.identity import spec_hash
 from trainer_core.launch import read_launch, read_secrets
 from trainer_core.loading import load_tokenizer
-from trainer_core.model_source import locate
+from trainer_core.model_source import ModelSource, locate
 from trainer_core.publish.manifest import canonical_hash, sync_folder, write_manifest
 from trainer_core.resolve import resolve
 from trainer_core.spec import Launch, TrainSpec
@@ -38,6 +40,7 @@ from trainer_core.stop import StopSignal
 from trainer_core.task import task_of
 
 Emit = Callable[..., Any]
+_TELL_SECONDS = 2.0
 
 __all__ = ["PreparedReport", "content_key", "prepare", "prepare_command", "read_report"]
 
@@ -142,13 +145,15 @@ class _Preparation:
         self._facts = task_of(launch.spec).FACTS
         self._lint = Lint()
         self._example: dict[str, Any] = {}
+        self._sources: dict[str, list[Source]] = {}
 
     def run(self, tokenizer: Any) -> PreparedReport:
         self._staging.mkdir()
+        self._sources = sources_of(self._launch, self._secrets, self._staging)
         if tokenizer is None:
             source = locate(self._spec.model, self._launch.paths, self._secrets)
             tokenizer = load_tokenizer(source)
-        setup = encoding_setup(self._spec, tokenizer)
+        setup = encoding_setup(self._spec, self._fitting(tokenizer))
         encoder = ENCODERS[self._facts.rows](setup)
         policies = self._facts.over_length
         ledger = Ledger(self._folder / LEDGER, self._spec.data, encoder.max_length, policies)
@@ -163,10 +168,28 @@ class _Preparation:
         self._finish(report)
         return report
 
+    def _fitting(self, tokenizer: Any) -> Any:
+        """The tokenizer, or one that is trained on the training texts where the task wants it."""
+        wish = getattr(self._spec.task, "train_tokenizer", None)
+        if wish is None:
+            return tokenizer
+        self._emit("log", level="info", message="a tokenizer is trained on the training texts")
+        trained = trained_like(tokenizer, self._texts, wish.vocab_size)
+        trained.save_pretrained(self._folder / TOKENIZER)
+        return load_tokenizer(ModelSource(str(self._folder / TOKENIZER), "the trained tokenizer"))
+
+    def _texts(self) -> Iterator[list[str]]:
+        told = time.monotonic()
+        for number, batch in enumerate(texts_of(self._sources["train"])):
+            if time.monotonic() - told >= _TELL_SECONDS:
+                told = time.monotonic()
+                self._tell(number * len(batch))
+            yield batch
+
     def _encode(self, pipeline: Pipeline, encoder: RowEncoder) -> dict[str, Path]:
         """Prepared rows of all sources in staged files, `train` and `validation`."""
         staged = {}
-        for part, sources in sources_of(self._launch, self._secrets, self._staging).items():
+        for part, sources in self._sources.items():
             staged[part] = self._staging / f"{part}.arrow"
             with ArrowWriter(staged[part], encoder.staged) as writer:
                 for source in sources:

@@ -8,7 +8,7 @@ from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
 from trainer_core.spec import TrainSpec
 from trainer_core.task_facts import TaskFacts
-from trainer_core.tasks import clm, dpo, sft, text_classification
+from trainer_core.tasks import clm, dpo, mlm, sft, text_classification
 
 
 class Task(Protocol):
@@ -33,6 +33,7 @@ TASKS: dict[str, Task] = {
     "sft": sft,
     "dpo": dpo,
     "clm": clm,
+    "mlm": mlm,
     "text_classification": text_classification,
 }
 

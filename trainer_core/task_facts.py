@@ -41,6 +41,11 @@ class ModelKind:
     options: Callable[[TrainSpec, Mapping[str, Any]], dict[str, Any]] = _nothing
     from_config: Callable[[TrainSpec], dict[str, Any] | None] = lambda _: None
 
+    @property
+    def keeps_labels(self) -> bool:
+        """Whether its configuration holds what the data decide, such as the label map."""
+        return self.options is not _nothing
+
 
 @dataclass(frozen=True)
 class Defaults:

@@ -1,6 +1,7 @@
 """Rules that several task types share; each task names those that hold for it."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from trainer_core.problems import Problem
 from trainer_core.spec import DataSource, TrainSpec
@@ -15,6 +16,20 @@ def template_problem(template: str) -> Iterator[Problem]:
             "template: give one of these"
         )
         yield Problem(pointer="/task/chat_template", message=text, value=shown)
+
+
+_CODE = ("auto_map", "custom_pipelines")
+
+
+def from_config_problems(spec: TrainSpec, config: dict[str, Any] | None) -> Iterator[Problem]:
+    """A model that begins at random under an adapter, and configurations that name code."""
+    if spec.adapter is not None and config is not None:
+        text = "task.from_config begins at random, which an adapter cannot mend: leave adapter out"
+        yield Problem(pointer="/adapter", message=text, value="an object")
+    for name in _CODE:
+        if name in (config or {}):
+            text = f"task.from_config.{name} would run code of a model's own: take it out"
+            yield Problem(pointer=f"/task/from_config/{name}", message=text)
 
 
 def sources_with_pointers(spec: TrainSpec) -> Iterator[tuple[str, DataSource]]:

@@ -21,8 +21,12 @@ ROWS: dict[str, tuple[list[dict[str, Any]], str, float]] = {
     # rows, what is measured of the validation rows, and a value that guessing does not reach
     "text_classification": (opinions(160), "eval_accuracy", 0.9),
     "clm": (documents(40), "eval_perplexity", -100.0),
+    "mlm": ([{"text": row["text"]} for row in opinions(160)], "eval_masked_accuracy", 0.3),
     "dpo": (preferences(60), "eval_rewards/accuracies", 0.9),
 }
+FURTHER: dict[str, dict[str, Any]] = {"mlm": {"line_by_line": True, "mlm_probability": 0.3}}
+"""Fields of a task's block."""
+_ENCODERS = ("text_classification", "mlm")
 
 
 @pytest.mark.parametrize("task", ROWS)
@@ -31,14 +35,14 @@ def test_a_job_of_each_task(world: World, tmp_path: Path, task: str) -> None:
     rows, measure, mark = ROWS[task]
     path = write_rows(world.data / f"{task}.jsonl", rows)
     model = world.model.parent / "bert"
-    if task == "text_classification" and not model.exists():
+    if task in _ENCODERS and not model.exists():
         make_tiny_bert(model)
-    spec = world.spec(steps=60, task={"type": task})
+    spec = world.spec(steps=60, task={"type": task} | FURTHER.get(task, {}))
     spec["data"] = {
         "train": [{"source": "folder", "path": str(path)}],
         "validation": {"split_ratio": 0.2},
     }
-    if task == "text_classification":
+    if task in _ENCODERS:
         spec["model"]["name_or_path"] = str(model)
     if task != "dpo":  # a random base has nothing that an adapter could bring out
         del spec["adapter"]
@@ -74,6 +78,8 @@ def _loaded(folder: Path, task: str) -> Any:
         return peft.AutoPeftModelForCausalLM.from_pretrained(folder)
     if task == "clm":
         return transformers.AutoModelForCausalLM.from_pretrained(folder)
+    if task == "mlm":
+        return transformers.AutoModelForMaskedLM.from_pretrained(folder)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     assert model.config.id2label == {0: "bad", 1: "good"}
     return model

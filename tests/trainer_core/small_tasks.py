@@ -122,10 +122,10 @@ class Small:
     ) -> dict[str, Any]:
         """A launch with its work folder `name`; `changes` go into the spec, block by block.
 
-        Encoders are trained for `text_classification`, a Llama for all others, two epochs of
+        A BERT is trained for `text_classification` and `mlm`, a Llama for all others, two epochs of
         batches of 4 with a learning rate of 0.01.
         """
-        is_encoder = task["type"] == "text_classification"
+        is_encoder = task["type"] in ("text_classification", "mlm")
         train = write_rows(self.folder / "rows" / f"{name}.jsonl", rows)
         data: dict[str, Any] = {"train": [{"source": "folder", "path": str(train)}]}
         if validation is not None:

@@ -52,6 +52,21 @@ VARIANTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]]
         documents(40),
         {},
     ),
+    "mlm": (
+        {"type": "mlm", "max_length": 48, "whole_word_mask": True},
+        documents(40),
+        {"training": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 3}},
+    ),
+    "mlm_from_scratch": (
+        {
+            "type": "mlm",
+            "max_length": 48,
+            "from_config": {"hidden_size": 24, "num_attention_heads": 2},
+            "train_tokenizer": {"vocab_size": 100},
+        },
+        documents(30),
+        {"training": {"per_device_train_batch_size": 2}},
+    ),
     "text_classification_lora": ({"type": "text_classification"}, opinions(40), {"adapter": LORA}),
 }
 

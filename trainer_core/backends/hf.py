@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.context import Loaded
+from trainer_core.data.report import TOKENIZER
 from trainer_core.errors import InvalidSpec, ModelUnavailable
 from trainer_core.loading import LoadingWish, load_model, load_tokenizer, model_errors, new_model
 from trainer_core.model_source import ModelSource, adapter_base, allowed_folder, locate
@@ -25,7 +26,7 @@ def load(
     from transformers import set_seed
 
     source = locate(spec.model, paths, secrets)
-    tokenizer = load_tokenizer(source)
+    tokenizer = load_tokenizer(_tokenizer_source(source, paths))
     kind = task_of(spec).FACTS.model
     wish = LoadingWish(
         kind,
@@ -33,6 +34,7 @@ def load(
         spec.model.attn_implementation,
         kind.options(spec, facts or {}),
         kind.replaces_head(spec),
+        frozen_head=spec.adapter is not None and not spec.adapter.modules_to_save,
     )
     set_seed(spec.training.seed)  # a new head begins at random
     model = _load_model(spec, (source, tokenizer), paths, wish)
@@ -50,6 +52,14 @@ def load(
         model = _attach(model, spec.adapter, kind)
     _require_fp32_trainables(model, spec)
     return Loaded(model, tokenizer, source.reference, described)
+
+
+def _tokenizer_source(source: ModelSource, paths: Paths) -> ModelSource:
+    """The tokenizer that was trained for the prepared data, else the model's own."""
+    trained = Path(paths.prepared or "") / TOKENIZER
+    if paths.prepared is None or not trained.is_dir():
+        return source
+    return ModelSource(str(trained), source.reference)
 
 
 def _load_model(

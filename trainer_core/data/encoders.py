@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from trainer_core.data.document_rows import DocumentRows
 from trainer_core.data.labelled_rows import LabelledRows
+from trainer_core.data.masked_rows import MaskedRows
 from trainer_core.data.preference_rows import PreferenceRows
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
 from trainer_core.data.token_rows import TokenRows
@@ -14,6 +15,7 @@ from trainer_core.data.token_rows import TokenRows
 ENCODERS: dict[str, Callable[[EncodingSetup], RowEncoder]] = {
     "tokens": TokenRows,
     "documents": DocumentRows,
+    "masked_documents": MaskedRows,
     "labelled_texts": LabelledRows,
     "preferences": PreferenceRows,
 }

@@ -10,8 +10,9 @@ from trainer_core.errors import InvalidData
 
 @dataclass(frozen=True)
 class Prepared:
-    """Prepared rows as `datasets.Dataset`, and the report of the preparation."""
+    """Prepared rows as `datasets.Dataset`, the report of the preparation, and their folder."""
 
+    folder: Path
     train: Any
     validation: Any | None
     report: PreparedReport
@@ -43,7 +44,7 @@ def open_prepared(folder: Path, validation_rows: int | None = None) -> Prepared:
         validation = _dataset(folder / "validation.arrow", f"{report.data_hash[:16]}-validation")
         if validation_rows is not None:
             validation = validation.select(range(min(validation_rows, len(validation))))
-    return Prepared(train, validation if validation else None, report)
+    return Prepared(folder, train, validation if validation else None, report)
 
 
 def _dataset(path: Path, fingerprint: str) -> Any:

@@ -9,6 +9,8 @@ from trainer_core.publish.manifest import BrokenFolder, read_manifest
 
 REPORT = "report.json"
 LEDGER = "ledger.jsonl"
+TOKENIZER = "tokenizer"
+"""Where a tokenizer lies that was trained for these rows."""
 
 
 class PreparedReport(BaseModel):

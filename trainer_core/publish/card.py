@@ -6,6 +6,7 @@ from typing import Any
 
 from trainer_core.spec import DataSource, TrainSpec
 from trainer_core.task import task_of
+from trainer_core.task_facts import ModelKind
 
 _NOT_SETTINGS = {"type", "chat_template", "default_system", "loss_on", "label_names"}
 _SHOWN_LABELS = 20
@@ -137,18 +138,26 @@ def _loading(spec: TrainSpec, facts: CardFacts) -> str:
     if facts.kind != "adapter":
         return _snippet(f"from transformers import {auto_class}, AutoTokenizer", auto_class)
     if kind.new_head:
-        return (
-            "from peft import PeftModel\n"
-            f"from transformers import AutoConfig, {auto_class}, AutoTokenizer\n\n"
-            'folder = "…"  # this folder\n'
-            "config = AutoConfig.from_pretrained(folder)  # with the names of the labels\n"
-            f"base = {auto_class}.from_pretrained({json.dumps(facts.base)}, config=config)\n"
-            "model = PeftModel.from_pretrained(base, folder)\n"
-            "tokenizer = AutoTokenizer.from_pretrained(folder)"
-        )
+        return _beside_base(kind, facts.base)
     peft_class = auto_class.replace("AutoModel", "AutoPeftModel")
     imports = f"from peft import {peft_class}\nfrom transformers import AutoTokenizer"
     return _snippet(imports, peft_class)
+
+
+def _beside_base(kind: ModelKind, base: str) -> str:
+    """For kinds of models that PEFT has no class of its own for, or whose labels the folder has."""
+    config, given, labels = "", "", ""
+    if kind.keeps_labels:
+        config, given = "AutoConfig, ", ", config=config"
+        labels = "config = AutoConfig.from_pretrained(folder)  # with the names of the labels\n"
+    return (
+        "from peft import PeftModel\n"
+        f"from transformers import {config}{kind.auto_class}, AutoTokenizer\n\n"
+        'folder = "…"  # this folder\n'
+        f"{labels}base = {kind.auto_class}.from_pretrained({json.dumps(base)}{given})\n"
+        "model = PeftModel.from_pretrained(base, folder)\n"
+        "tokenizer = AutoTokenizer.from_pretrained(folder)"
+    )
 
 
 def _snippet(imports: str, auto_class: str) -> str:

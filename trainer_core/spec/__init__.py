@@ -13,6 +13,7 @@ from trainer_core.spec.results import Checkpoint, Evaluation, MlflowTracking, Pu
 from trainer_core.spec.task import TaskSpec
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
+from trainer_core.spec.tasks.mlm import MlmTask, TokenizerTraining
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
 from trainer_core.spec.train import TrainSpec
@@ -30,6 +31,7 @@ __all__ = [
     "Launch",
     "LoraAdapter",
     "MlflowTracking",
+    "MlmTask",
     "ModelRef",
     "Name",
     "Paths",
@@ -42,6 +44,7 @@ __all__ = [
     "TaskBlock",
     "TaskSpec",
     "TextClassificationTask",
+    "TokenizerTraining",
     "Tracking",
     "TrainSpec",
     "Training",

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
+from trainer_core.spec.tasks.mlm import MlmTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
 
@@ -13,6 +14,7 @@ TaskSpec = Annotated[
     SftTask  # the order is that of the API's description
     | DpoTask
     | ClmTask
+    | MlmTask
     | TextClassificationTask,
     Field(discriminator="type"),
 ]

@@ -18,9 +18,8 @@ from trainer_core.task_facts import (
     TaskFacts,
     block_of,
 )
+from trainer_core.task_rules import from_config_problems
 from trainer_core.token_trainer import token_trainer
-
-_CODE = ("auto_map", "custom_pipelines")
 
 
 def _from_config(spec: TrainSpec) -> dict[str, Any] | None:
@@ -64,11 +63,10 @@ def open_fields(spec: TrainSpec) -> dict[str, Any]:  # noqa: ARG001 - the protoc
 def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  # noqa: ARG001 - the protocol's
     """What does not go with an adapter, and configurations that name code."""
     task = block_of(spec, ClmTask)
-    if spec.adapter is not None and task.from_config is not None:
-        text = "task.from_config begins at random, which an adapter cannot mend: leave adapter out"
-        yield Problem(pointer="/adapter", message=text, value="an object")
-    elif (
+    yield from from_config_problems(spec, task.from_config)
+    if (
         spec.adapter is not None
+        and task.from_config is None
         and task.embedding_learning_rate is not None
         and not spec.adapter.modules_to_save
     ):
@@ -77,10 +75,6 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
             "name them in adapter.modules_to_save, such as ['embed_tokens', 'lm_head']"
         )
         yield Problem(pointer="/task/embedding_learning_rate", message=text)
-    for name in _CODE:
-        if name in (task.from_config or {}):
-            text = f"task.from_config.{name} would run code of a model's own: take it out"
-            yield Problem(pointer=f"/task/from_config/{name}", message=text)
 
 
 def build_trainer(context: TrainContext) -> Any:
