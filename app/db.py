@@ -7,8 +7,8 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import Dialect, Engine, create_engine, event
-from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy import Dialect, Engine, ExceptionContext, create_engine, event
+from sqlalchemy.exc import InvalidatePoolError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -50,13 +50,24 @@ def get_engine() -> Engine:
     settings = get_settings()
     url = settings.database_url.get_secret_value()
     engine = create_engine(url, pool_size=settings.threads, max_overflow=4, **_options(settings))
-    _check_idle_connections(engine)
+    _look_after(engine)
     return engine
 
 
-def _check_idle_connections(engine: Engine) -> None:
+def _look_after(engine: Engine) -> None:
     event.listen(engine, "checkout", partial(_check_if_idle, engine.dialect))
     event.listen(engine, "checkin", _note_use)
+    event.listen(engine, "handle_error", _ended_for_standing_still)
+
+
+def _ended_for_standing_still(context: ExceptionContext) -> None:
+    """Our own limit on idle transactions ends the connection: an outage, whatever psycopg says."""
+    error = context.original_exception
+    if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
+        context.is_disconnect = True
+        raise OperationalError(
+            context.statement, None, error, hide_parameters=True, connection_invalidated=True
+        ) from error
 
 
 def _check_if_idle(dialect: Dialect, connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
@@ -113,7 +124,7 @@ class LoopStatements:
             isolation_level="AUTOCOMMIT",
             **_options(settings),
         )
-        _check_idle_connections(self._engine.sync_engine)
+        _look_after(self._engine.sync_engine)
 
     async def run(self, work: Callable[..., Result], *args: Any) -> Result:
         """Call `work(session, *args)`; it must not block on anything but the database."""

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import httpx
 
-from polar.sse import Frame, frames
+from polar.sse import Frame, frames, lines_of
 
 Json = dict[str, Any]
 
@@ -195,7 +195,7 @@ class Client:
                 answer.read()
             _check(answer)
             try:
-                yield from frames(answer.iter_lines())
+                yield from frames(lines_of(answer.iter_text()))
             finally:  # heartbeats alone came for hours, maybe: it was there until now
                 place.last_answer = time.monotonic()
 

@@ -31,6 +31,19 @@ class _Draft:
     data: list[str] = field(default_factory=list)
 
 
+def lines_of(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a stream that comes in pieces; a cut last line is left out.
+
+    They end at a line feed, with or without a carriage return, and nowhere else: an event's text
+    may hold U+2028 and its like.
+    """
+    begun = ""
+    for text in texts:
+        *whole, begun = (begun + text).split("\n")
+        for line in whole:
+            yield line.removesuffix("\r")
+
+
 def frames(lines: Iterable[str]) -> Iterator[Frame]:
     """Yield the frames in `lines`; comments (heartbeats) and a cut last frame are left out."""
     draft = _Draft()

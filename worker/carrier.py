@@ -68,11 +68,23 @@ def _shown(raw: bytes) -> str:
     return raw.decode(errors="replace").rstrip("\r").rpartition("\r")[2].rstrip()
 
 
+@dataclass(frozen=True)
+class _ReadState:
+    """What reading on depends on: lines that may still be stored, as of when; the last line, which
+    the next one may go on; whether there was more to read than could be read at once."""
+
+    allowance: float
+    counted: float
+    before: str = ""
+    behind: bool = False
+
+
 class LogTail:
     """Reads whole lines as they are written, at most so many a second.
 
-    What is too much is counted and left out, but never the last lines; the file keeps it. Once the
-    job's quota is `full`, only the last lines are read, when no more will come.
+    What is too much is counted and left out, but never the last lines; the file keeps it. While
+    lines cannot be stored, what they may count goes on to grow. Once the job's quota is `full`,
+    only the last lines are read, when no more will come.
     """
 
     def __init__(self, path: Path, redactor: Redactor) -> None:
@@ -82,13 +94,15 @@ class LogTail:
         self.stored = 0  # lines behind the offset that were still stored when it became full
         self._path = path
         self._redactor = redactor
-        self._allowance = float(LINE_BURST)
-        self._counted = time.monotonic()
         self._looked = 0.0
-        self._before = ""  # the last line, which the next one may go on
+        self._state = self._next = _ReadState(float(LINE_BURST), time.monotonic())
 
     def read(self, *, final: bool = False) -> tuple[list[str], int]:
-        """Return new lines and the offset behind them; with `final` an unfinished one too."""
+        """Return new lines and the offset behind them; with `final` an unfinished one too.
+
+        Nothing is used up by it: the same lines come again until `done` is told.
+        """
+        self._next = self._state
         now = time.monotonic()
         if not final and (self.full or now - self._looked < _LOG_EVERY):
             return [], self.offset
@@ -97,9 +111,15 @@ class LogTail:
             return self._ending()
         data = self._bytes(self.offset)
         end = len(data) if final else self._whole(data)
+        self._next = replace(self._next, behind=len(data) == LONGEST_TEXT * 32)
         lines = self._masked(data[:end].split(b"\n"))
         self.ended = final and len(data) < LONGEST_TEXT * 32
         return self._limited(lines, last=self.ended), self.offset + end
+
+    def done(self, offset: int) -> None:
+        """Move on behind the lines of the last `read`, which are stored now."""
+        self.offset = offset
+        self._state = self._next
 
     def _ending(self) -> tuple[list[str], int]:
         self.ended = True
@@ -137,17 +157,19 @@ class LogTail:
     def _masked(self, raws: list[bytes]) -> list[str]:
         """Return the lines that say something, without secrets, also over the ends of lines."""
         found = [text for raw in raws if (text := _shown(raw))]
-        before, self._before = self._before, found[-1] if found else self._before
-        masked = self._redactor.lines([before, *found])[1:]
+        masked = self._redactor.lines([self._state.before, *found])[1:]
+        if found:
+            self._next = replace(self._next, before=found[-1])
         return [t if len(t) <= LONGEST_LINE else f"{t[:LONGEST_LINE]} …" for t in masked]
 
     def _limited(self, lines: list[str], *, last: bool) -> list[str]:
         now = time.monotonic()
-        earned = (now - self._counted) * LINES_PER_SECOND
-        self._allowance = min(float(LINE_BURST), self._allowance + earned)
-        self._counted = now
-        allowed = int(self._allowance)
-        self._allowance -= min(allowed, len(lines))
+        held = self._state.allowance
+        kept = held if self._state.behind else min(float(LINE_BURST), held)
+        allowance = kept + (now - self._state.counted) * LINES_PER_SECOND
+        allowed = int(allowance)
+        left = allowance - min(allowed, len(lines))
+        self._next = replace(self._next, allowance=left, counted=now)
         if len(lines) <= allowed:
             return lines
         # The end says why a run failed: it is kept whatever came before it.
@@ -195,7 +217,7 @@ class Carrier:
         if load.log is not None and load.log.full and not self._log.ended:
             self._log.full, self._log.stored = True, load.log.stored
         else:
-            self._log.offset = load.log_offset
+            self._log.done(load.log_offset)
         for event in load.events:
             self._remember(event)
             yield event

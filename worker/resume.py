@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.attempts.service import StoredCheckpoint, newest_checkpoints
 from app.db import transaction
-from app.storage import ObjectMissing, Store
+from app.storage import ChecksumMismatch, ObjectMissing, Store
 from trainer_core.events import RunEvent, read_events
 from trainer_core.publish.manifest import BrokenFolder, read_manifest, verify
 from worker.transfer import download_folder
@@ -42,7 +42,8 @@ class Resumer:
     def find(self) -> Path | None:
         """Return a verified checkpoint folder; None to begin from the start.
 
-        One that is damaged is passed over for the next. Raises StoreUnavailable.
+        One that is damaged or gone is passed over for the next. Raises StoreUnavailable, and
+        OSError where this host cannot take one: beginning from the start would lose its steps.
         """
         for candidate in self._candidates():
             folder = self._open(candidate)
@@ -88,7 +89,7 @@ class Resumer:
             folder = self._work / "resume" / f"step-{stored.step:08d}"
             sha256 = stored.manifest_sha256 or None
             return download_folder(self._store, stored.prefix, folder, sha256)
-        except (BrokenFolder, ObjectMissing, OSError) as error:
+        except (BrokenFolder, ObjectMissing, ChecksumMismatch, FileNotFoundError) as error:
             _log.warning("a checkpoint is passed over: %s", error)
             return None
 

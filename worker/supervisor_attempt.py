@@ -4,7 +4,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from trainer_core.events import RunEvent
 from trainer_core.spec import Launch
 from worker.carrier import Carrier
 from worker.durably import PATIENCE, DatabaseAway, durably
-from worker.endings import ending_of, ending_of_error, last_words, oom_kills
+from worker.endings import ending_of, ending_of_error, last_words
 from worker.fetch import attempt_prefix
 from worker.inputs import JobFacts, attempt_launch, read_job
 from worker.lease import LeaseKeeper
@@ -42,6 +42,15 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How the trainer ended, whether memory ran out just then, and why we ended it, if we did."""
+
+    exit: Exit
+    out_of_memory: bool
+    verdict: Ending | None
+
+
 class AttemptSupervisor:
     """Holds the lease of one attempt and sees it through."""
 
@@ -52,7 +61,6 @@ class AttemptSupervisor:
         self._keeper = keeper
         self._work = work_folder(settings.home, claim.attempt_id)
         self._cleanup_error: str | None = None
-        self._oom_before = oom_kills()
         prefix = attempt_prefix(claim.project_id, claim.job_id, claim.attempt_id)
         self._uploader = CheckpointUploader(store, claim.attempt_id, claim.token, prefix)
 
@@ -112,14 +120,12 @@ class AttemptSupervisor:
             self._work, self._claim.attempt_id, self._claim.token, Redactor(job.secrets.values())
         )
         try:
-            ended, verdict = self._run(job, launch, carrier, warm=not job.cold)
+            outcome = self._run(job, launch, carrier, warm=not job.cold)
         except NoSignOfLife:
-            ended, verdict = self._run(job, launch, carrier, warm=False)
-        return self._conclude(job, carrier, ended, verdict)
+            outcome = self._run(job, launch, carrier, warm=False)
+        return self._conclude(job, carrier, outcome)
 
-    def _run(
-        self, job: JobFacts, launch: Launch, carrier: Carrier, *, warm: bool
-    ) -> tuple[Exit, Ending | None]:
+    def _run(self, job: JobFacts, launch: Launch, carrier: Carrier, *, warm: bool) -> Outcome:
         target = LocalTarget(self._settings, job.secrets, warm=warm)
         handle = target.launch(launch, job.spec.compute)
         process = target.process(handle)
@@ -137,6 +143,7 @@ class AttemptSupervisor:
         watch.time_left = job.time_left
         try:
             exit_ = watch.until_end()
+            self._cleanup_error, out_of_memory = watch.cleanup_error, watch.out_of_memory
             watch.drain()
         except TargetError as error:
             self._cleanup_error = str(error)
@@ -144,20 +151,18 @@ class AttemptSupervisor:
         finally:
             ended.set()
             process.close()
-        return exit_, watch.verdict
+        return Outcome(exit_, out_of_memory, watch.verdict)
 
     def _see(self, event: RunEvent) -> None:
         if event.type == "checkpoint":
             self._uploader.add(self._work, event.data)
 
-    def _conclude(
-        self, job: JobFacts, carrier: Carrier, ended: Exit, verdict: Ending | None
-    ) -> Ending | None:
-        _log.info("trainer ended: %s", ended)
+    def _conclude(self, job: JobFacts, carrier: Carrier, outcome: Outcome) -> Ending | None:
+        _log.info("trainer ended: %s", outcome.exit)
         said = last_words(self._work, carrier.result, Redactor(job.secrets.values()))
-        ending = ending_of(ended, said, oom_killed=oom_kills() > self._oom_before)
-        if ending is not None and verdict is not None:
-            ending = verdict
+        ending = ending_of(outcome.exit, said, oom_killed=outcome.out_of_memory)
+        if ending is not None and outcome.verdict is not None:
+            ending = outcome.verdict
         self._uploader.drain(self._patience())
         if ending is not None:
             return ending

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from app.settings import Settings
 from trainer_core.events import RunEvent
 from worker.carrier import Carrier
 from worker.durably import durably, is_away
+from worker.endings import oom_kills
 from worker.lease import LeaseKeeper
 from worker.process import Exit, TrainerProcess
+from worker.target import TargetError
 
 TICK = 0.05
 FIRST_SIGN = 20.0
@@ -54,12 +57,16 @@ class Watch:
         self._kill_at: float | None = None
         self.verdict: Ending | None = None
         self.time_left: float | None = None
+        self.cleanup_error: str | None = None
+        self._kills = deque([oom_kills()] * 2, maxlen=2)
+        self._counted_kills = time.monotonic()
 
     def until_end(self) -> Exit:
         """Return how the trainer ended, its whole tree being gone.
 
-        Raises LeaseLost after killing it, NoSignOfLife likewise, and TargetErrors when something
-        withstands SIGKILL.
+        Raises LeaseLost after killing it, NoSignOfLife likewise, and TargetErrors when a trainer
+        withstands SIGKILL. A helper of one that has ended may withstand it: `cleanup_error` says
+        so, and changes nothing about how the trainer ended.
         """
         while (ended := self._process.poll()) is None:
             busy = self._carry()
@@ -67,10 +74,21 @@ class Watch:
             self._police()
             if not busy:
                 self._keeper.pause(TICK)
-        self._process.kill()  # helpers that outlive the trainer
+        try:
+            self._process.kill()  # helpers that outlive the trainer
+        except TargetError as error:
+            self.cleanup_error = str(error)
         if self._keeper.lost.is_set():
             raise LeaseLost("the trainer was killed")
         return ended
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed something for lack of memory within the last two seconds.
+
+        Its count is the control group's: an earlier kill was another process.
+        """
+        return oom_kills() > self._kills[0]
 
     def drain(self) -> None:
         """Carry what is left, however long the database is away; raises DatabaseAway at last."""
@@ -105,6 +123,9 @@ class Watch:
 
     def _look(self) -> None:
         """Note whether the trainer has written anything, also while nothing can be carried."""
+        if time.monotonic() - self._counted_kills >= 1.0:
+            self._counted_kills = time.monotonic()
+            self._kills.append(oom_kills())
         size = self._events_file.stat().st_size if self._events_file.exists() else 0
         if size != self._size:
             self._size = size

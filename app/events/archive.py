@@ -41,7 +41,8 @@ def pack(events: Iterable[ArchivedEvent]) -> bytes:
 def unpack(data: bytes) -> list[ArchivedEvent]:
     """Return the events of an object."""
     events = []
-    for line in gzip.decompress(data).decode().splitlines():
+    # At "\n" alone: texts may hold U+2028 and its like, where `splitlines` ends a line, too.
+    for line in gzip.decompress(data).decode().split("\n")[:-1]:
         seq, kind, attempt_id, event = line.split("\t", 3)
         events.append(ArchivedEvent(int(seq), kind, attempt_id or None, event))
     return events

@@ -191,6 +191,17 @@ def test_a_damaged_archive_is_an_outage_and_not_a_gap(api: Api) -> None:
     assert len(api.client.get(f"/jobs/{job}/events").json()["data"]) == 12
 
 
+def test_texts_may_hold_every_character_that_ends_a_line_somewhere(api: Api) -> None:
+    text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh\ni"
+    job = new_job(api)
+    append(api, job, [*log(1), ("log", {"level": "info", "message": text}), *log(2)])
+    fail(api, job)
+    before = api.client.get(f"/jobs/{job}/events").json()["data"]
+    assert text in [event["data"].get("message") for event in before]
+    archive(api)
+    assert api.client.get(f"/jobs/{job}/events").json()["data"] == before
+
+
 def test_joined_metrics_are_series_of_single_points(api: Api) -> None:
     """The points that one event holds, here and in the archive."""
     job = new_job(api)

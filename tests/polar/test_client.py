@@ -13,7 +13,7 @@ import pytest
 
 from polar.client import ApiError, Client, Unreachable
 from polar.manifest import Mismatch, verify
-from polar.sse import Frame, frames
+from polar.sse import Frame, frames, lines_of
 from polar.stack.ports import free_ports
 
 
@@ -155,3 +155,11 @@ def test_a_manifest_is_checked_to_the_byte(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     with pytest.raises(Mismatch, match="a differs"):
         verify(tmp_path)
+
+
+def test_a_line_ends_at_a_line_feed_and_nowhere_else() -> None:
+    text = 'id: 1\r\ndata: {"a": "x\u2028y\x85z"}\n\nid: 2\ncut'
+    pieces = [text[:9], text[9:20], text[20:]]
+    assert list(lines_of(pieces)) == ["id: 1", 'data: {"a": "x\u2028y\x85z"}', "", "id: 2"]
+    [frame] = frames(lines_of(pieces))
+    assert frame.body == {"a": "x\u2028y\x85z"}

@@ -1,5 +1,7 @@
 """Which checkpoint a later attempt goes on from: none behind facts that the job never heard of."""
 
+import errno
+import json
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,32 @@ def test_a_file_of_events_that_breaks_off_counts_as_far_as_it_goes(
     job = one("SELECT id FROM jobs")
     found = Resumer(settings.home, Store(settings), job, settings.home / "work").find()
     assert found == earlier / "checkpoints" / "step-00000006"
+
+
+def test_b27_a_host_without_room_for_the_checkpoint_does_not_begin_again(
+    store_settings: Settings, tmp_path: Path
+):
+    """Beginning from the start would retire what is stored: another host has the room."""
+    add_host("h1", slots=1)
+    job = add_job()
+    with transaction() as session:
+        place(session, "r")
+    attempt = one("SELECT id FROM attempts")
+    store = Store(store_settings)
+    prefix = f"prj_default/jobs/{job}/{attempt}/checkpoints/step-00000009/"
+    folder = checkpoint(tmp_path, 9)
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    manifest["files"][0]["size"] = 10**15
+    store.put_bytes(f"{prefix}manifest.json", json.dumps(manifest).encode())
+    run_sql(
+        "INSERT INTO checkpoints (id, project_id, job_id, attempt_id, step, prefix,"
+        " manifest_sha256, size) VALUES ('ckp_1', 'prj_default', :j, :a, 9, :p, '', 1)",
+        j=job,
+        a=attempt,
+        p=prefix,
+    )
+    with pytest.raises(OSError, match="bytes are free") as raised:
+        Resumer(store_settings.home, store, job, tmp_path / "work").find()
+    assert raised.value.errno == errno.ENOSPC
+    store.delete_all([f"{prefix}manifest.json"])
+    assert Resumer(store_settings.home, store, job, tmp_path / "work").find() is None  # gone

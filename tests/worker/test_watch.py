@@ -19,6 +19,7 @@ from worker.lease import LeaseKeeper
 from worker.process import Order, TrainerProcess, start
 from worker.proctree import is_alive, tree
 from worker.redact import Redactor
+from worker.target import ProvisioningFailed
 from worker.watch import NoSignOfLife, Watch
 
 MARK = "att_watched"
@@ -90,3 +91,36 @@ def test_a_fork_that_does_nothing_is_killed_so_that_it_can_start_cold(
     assert time.monotonic() - began > 0.1
     assert not is_alive(process.identity)
     process.close()
+
+
+def test_b14_a_helper_that_cannot_be_killed_changes_nothing_about_the_end(
+    quick: Settings, stubborn: TrainerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a helper in uninterruptible sleep does it, which nobody can have on purpose."""
+
+    def withstood() -> None:
+        raise ProvisioningFailed("processes that could not be killed: 7")
+
+    watched = watching(quick, stubborn)
+    stubborn.kill()
+    with monkeypatch.context() as patched:
+        patched.setattr(stubborn, "kill", withstood)
+        assert watched.until_end().code == -9
+    assert watched.cleanup_error == "processes that could not be killed: 7"
+
+
+@pytest.mark.parametrize("just_now", [[], [7]])
+def test_only_a_kill_for_lack_of_memory_of_just_now_is_the_trainers(
+    tmp_path: Path,
+    stubborn: TrainerProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    just_now: list[int],
+) -> None:
+    """The kernel counts for the whole control group; here the count is the test's own."""
+    kills = [5]
+    monkeypatch.setattr(watch, "oom_kills", lambda: kills[-1])
+    watched = watching(Settings(home=tmp_path, start_timeout=3.5, grace=0.2), stubborn)
+    kills.append(6)  # another process of the group, long before our trainer ends
+    watched.until_end()
+    kills += just_now
+    assert watched.out_of_memory == bool(just_now)
