@@ -26,6 +26,11 @@ class Loaded:
     facts: dict[str, Any]
 
 
+def transformer_of(model: Any) -> Any:
+    """The Transformers (or PEFT) model of what is trained: itself, or what is inside of it."""
+    return getattr(model, "transformers_model", model)
+
+
 @dataclass(frozen=True)
 class TrainContext:
     """Everything that a task needs to build its trainer.

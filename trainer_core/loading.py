@@ -84,7 +84,7 @@ def load_model(source: ModelSource, wish: LoadingWish) -> Any:
             **wish.arguments(),
         )
     mismatched = {name for name, *_ in info["mismatched_keys"]}
-    missing = sorted({*info["missing_keys"], *mismatched})
+    missing = sorted(n for n in {*info["missing_keys"], *mismatched} if not _is_pooler(n))
     if wish.kind.new_head:
         _require_trained_head(source, wish, [name for name in missing if is_head(model, name)])
         missing = [name for name in missing if not is_head(model, name)]
@@ -118,7 +118,12 @@ def _require_trained_head(source: ModelSource, wish: LoadingWish, head: list[str
 
 def is_head(model: Any, name: str) -> bool:
     """Whether a weight stands outside of the base model; poolers count as part of the head."""
-    return not name.startswith(f"{model.base_model_prefix}.") or ".pooler." in name
+    return not name.startswith(f"{model.base_model_prefix}.") or _is_pooler(name)
+
+
+def _is_pooler(name: str) -> bool:
+    """Whether a weight belongs to the pooler of an encoder, which most checkpoints lack."""
+    return ".pooler." in f".{name}"
 
 
 def new_model(

@@ -85,8 +85,8 @@ class NumberScores:
             "mse": math.fsum(e * e for e in errors) / count,
             "mae": math.fsum(map(abs, errors)) / count,
         }
-        correlation = _correlation(self._said, self._truth)
-        return found if correlation is None else {**found, "pearson": correlation}
+        pearson = correlation(self._said, self._truth)
+        return found if pearson is None else {**found, "pearson": pearson}
 
 
 class Perplexity:
@@ -162,7 +162,8 @@ def area_under_curve(ranked: list[tuple[float, bool]]) -> float | None:
     return (total - right * (right + 1) / 2) / (right * wrong)
 
 
-def _correlation(left: list[float], right: list[float]) -> float | None:
+def correlation(left: list[float], right: list[float]) -> float | None:
+    """Pearson's correlation; None where one of both never changes."""
     count = len(left)
     means = math.fsum(left) / count, math.fsum(right) / count
     a = [value - means[0] for value in left]

@@ -5,6 +5,7 @@ from typing import Any
 
 from trainer_core.meter import Meter
 from trainer_core.problems import Problem
+from trainer_core.references import reference_problems
 from trainer_core.spec import DpoTask
 
 _SMOOTHED = {"robust", "exo_pair", "aot", "aot_unpaired"}
@@ -58,7 +59,7 @@ class PairCollator:
 
 def preference_problems(task: DpoTask, reference: str, *, adapted: bool) -> Iterator[Problem]:
     """What cannot work about a preference task whose reference is `reference`."""
-    for field, message in (*_losses(task), *_references(task, reference, adapted=adapted)):
+    for field, message in (*_losses(task), *reference_problems(task, reference, adapted=adapted)):
         yield Problem(pointer=f"/task/{field}", message=f"task.{field} {message}")
 
 
@@ -95,37 +96,6 @@ def _divergence(task: DpoTask, losses: set[str]) -> Iterator[tuple[str, str]]:
         )
     if task.differs("f_alpha_divergence_coef") and task.f_divergence_type != "alpha_divergence":
         yield "f_alpha_divergence_coef", "needs f_divergence_type 'alpha_divergence': leave it out"
-
-
-def _references(task: DpoTask, reference: str, *, adapted: bool) -> Iterator[tuple[str, str]]:
-    if reference == "adapter_disabled" and not adapted:
-        yield "reference", "is 'adapter_disabled', but there is no adapter: use 'model'"
-    if reference == "model" and adapted and task.ref_model is None:
-        yield (
-            "reference",
-            "is 'model', but without its adapter the trained model is that already: use"
-            " 'adapter_disabled', or name another model in ref_model",
-        )
-    if task.precompute_ref_batch_size is not None and reference != "precomputed":
-        yield "precompute_ref_batch_size", "needs reference 'precomputed': leave it out"
-    if task.sync_ref_model and (reference != "model" or adapted):
-        yield "sync_ref_model", "needs reference 'model' and no adapter: leave it out"
-    follows = task.differs("ref_model_mixup_alpha") or task.differs("ref_model_sync_steps")
-    if follows and not task.sync_ref_model:
-        yield "sync_ref_model", "is false, so that how it follows has no effect: set it to true"
-    yield from _other_model(task, reference)
-
-
-def _other_model(task: DpoTask, reference: str) -> Iterator[tuple[str, str]]:
-    model = task.ref_model
-    if model is None:
-        return
-    if reference == "adapter_disabled":
-        yield "ref_model", "is not used with reference 'adapter_disabled': leave one of them out"
-    if model.source not in ("hub", "folder"):
-        yield "ref_model", f"cannot come from source '{model.source}': use 'hub' or 'folder'"
-    if model.token is not None:
-        yield "ref_model", "cannot have a token of its own: use a public model, or a folder"
 
 
 def _listed(names: set[str]) -> str:

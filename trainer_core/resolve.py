@@ -174,8 +174,11 @@ class _Plan:
         packed = self._spec.task.is_packed
         goal = _PACKED_ROWS_PER_STEP if packed else defaults.samples_per_step
         accumulation = given.gradient_accumulation_steps
+        if not defaults.accumulates:
+            accumulation = accumulation or 1
         room = goal if accumulation is None else max(1, goal // accumulation)
-        batch = given.per_device_train_batch_size or self._batch(room)
+        most = _LARGEST_BATCH_CPU if defaults.accumulates else room
+        batch = given.per_device_train_batch_size or self._batch(room, most)
         return {
             "gradient_checkpointing": self._checkpointing,
             "per_device_train_batch_size": batch,
@@ -204,9 +207,9 @@ class _Plan:
         wanted = self._spec.training.per_device_train_batch_size or _COMFORTABLE_BATCH
         return self._need.batch(self._memory, checkpointed=False) < wanted
 
-    def _batch(self, room: int) -> int:
+    def _batch(self, room: int, most_on_cpu: int) -> int:
         """The largest power of two that fits memory and `room`, at least 1."""
         if self._on_cpu:
-            return min(room, _LARGEST_BATCH_CPU)
+            return min(room, most_on_cpu)
         fits = self._need.batch(self._memory, checkpointed=self._checkpointing)
         return 1 << max(0, min(room, fits).bit_length() - 1) if fits else 1

@@ -17,7 +17,7 @@ from trainer_core.checkpoints import (
     open_checkpoint,
     require_space,
 )
-from trainer_core.context import Loaded, TrainContext
+from trainer_core.context import Loaded, TrainContext, transformer_of
 from trainer_core.data.prepared import Prepared, open_prepared
 from trainer_core.data.templates import choose_template
 from trainer_core.errors import InvalidSpec
@@ -128,7 +128,7 @@ class Session:
             self._work, hashes, spec.checkpoint.save_total_limit, self._report
         )
         states = OPTIMIZER_STATES[spec.training.optim]
-        checkpointer.needed_bytes = estimate_bytes(loaded.model, states)
+        checkpointer.needed_bytes = estimate_bytes(transformer_of(loaded.model), states)
         flow.checkpointer = checkpointer
         self._flow = flow
         use_cpu = not self._launch.devices
@@ -191,8 +191,10 @@ class Session:
         )
         base = {"reference": loaded.reference, **loaded.facts}
         lock = run_lock(spec, hashes, base, use_cpu=context.use_cpu)
-        publication = Publication(spec, card, lock, context.checkpointer.hashes)
-        publish_model(self._work, model, loaded, publication, self._report)
+        hashes_of_both = context.checkpointer.hashes
+        complete = partial(task_of(spec).FACTS.model.complete, model)
+        publication = Publication(spec, card, lock, hashes_of_both, complete)
+        publish_model(self._work, transformer_of(model), loaded, publication, self._report)
 
 
 def _described(loaded: Loaded, data: Prepared) -> str:

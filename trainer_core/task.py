@@ -8,7 +8,7 @@ from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
 from trainer_core.spec import TrainSpec
 from trainer_core.task_facts import TaskFacts
-from trainer_core.tasks import clm, dpo, mlm, sft, text_classification
+from trainer_core.tasks import clm, dpo, kto, mlm, sentence_transformer, sft, text_classification
 
 
 class Task(Protocol):
@@ -35,6 +35,8 @@ TASKS: dict[str, Task] = {
     "clm": clm,
     "mlm": mlm,
     "text_classification": text_classification,
+    "sentence_transformer": sentence_transformer,
+    "kto": kto,
 }
 
 

@@ -5,6 +5,7 @@ Nothing here is heavy, so that the service can ask as well.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from trainer_core.spec import TaskBlock, TrainSpec
@@ -19,6 +20,10 @@ def _nothing(_: TrainSpec, __: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _nothing_more(_: Any, __: Path) -> None:
+    return None
+
+
 def _none(_: TrainSpec) -> int:
     return 0
 
@@ -31,6 +36,9 @@ class ModelKind:
     weights around the base model may be missing: they begin at random; `replaces_head` says whether
     those of another size are given up too. `options` turns the spec and
     the facts of the prepared data into arguments of `from_pretrained`, such as the label map.
+    `library` loads what is published; where it is not Transformers, `assemble` makes what is
+    trained of the loaded (and adapted) model, its tokenizer, its source and the spec (None: for a
+    frozen one), and `complete` writes into a published folder what it has beside a transformer.
     """
 
     auto_class: str
@@ -40,6 +48,9 @@ class ModelKind:
     replaces_head: Callable[[TrainSpec], bool] = lambda _: False
     options: Callable[[TrainSpec, Mapping[str, Any]], dict[str, Any]] = _nothing
     from_config: Callable[[TrainSpec], dict[str, Any] | None] = lambda _: None
+    library: str = "transformers"
+    assemble: Callable[[Any, Any, Any, TrainSpec | None], Any] | None = None
+    complete: Callable[[Any, Path], None] = _nothing_more
 
     @property
     def keeps_labels(self) -> bool:
@@ -52,7 +63,8 @@ class Defaults:
     """What `resolve` fills in.
 
     `scratch_learning_rate` is for models that begin at random (`ModelKind.from_config`);
-    `sequences` counts the token sequences of one row.
+    `sequences` counts the token sequences of one row. A task that does not accumulate makes a step
+    of one batch unless a spec says else, because losses compare the rows of a batch.
     """
 
     learning_rate: float
@@ -63,6 +75,7 @@ class Defaults:
     samples_per_step: int = 16
     lr_scheduler_type: str = "cosine"
     sequences: int = 1
+    accumulates: bool = True
     over_length: str = "error"
 
 

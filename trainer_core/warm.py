@@ -18,6 +18,7 @@ STACK = (
     "datasets",
     "peft",
     "trl",
+    "sentence_transformers",
 )
 """What a run cannot do without; a missing one is an error."""
 
@@ -60,6 +61,7 @@ LATE = (
     "trl.models.activation_offloading",
     "trl.models.selective_activation_checkpointing",
     "trl.trainer.dpo_trainer",
+    "trl.trainer.kto_trainer",
     "trl.trainer.sft_trainer",
 )
 """What the libraries import inside of functions, so that no run pays for it; a version of a

@@ -13,6 +13,7 @@ from tests.trainer_core.small_tasks import (
     preferences,
     write_rows,
 )
+from tests.trainer_core.small_texts import answers, triplets
 from trainer_core.task import TASKS
 
 pytestmark = pytest.mark.train
@@ -23,10 +24,12 @@ ROWS: dict[str, tuple[list[dict[str, Any]], str, float]] = {
     "clm": (documents(40), "eval_perplexity", -100.0),
     "mlm": ([{"text": row["text"]} for row in opinions(160)], "eval_masked_accuracy", 0.3),
     "dpo": (preferences(60), "eval_rewards/accuracies", 0.9),
+    "kto": (answers(80), "eval_rewards/margins", 0.1),
+    "sentence_transformer": (triplets(160), "eval_cosine_accuracy", 0.9),
 }
 FURTHER: dict[str, dict[str, Any]] = {"mlm": {"line_by_line": True, "mlm_probability": 0.3}}
 """Fields of a task's block."""
-_ENCODERS = ("text_classification", "mlm")
+_ENCODERS = ("text_classification", "mlm", "sentence_transformer")
 
 
 @pytest.mark.parametrize("task", ROWS)
@@ -44,7 +47,7 @@ def test_a_job_of_each_task(world: World, tmp_path: Path, task: str) -> None:
     }
     if task in _ENCODERS:
         spec["model"]["name_or_path"] = str(model)
-    if task != "dpo":  # a random base has nothing that an adapter could bring out
+    if task not in ("dpo", "kto"):  # a random base has nothing that an adapter could bring out
         del spec["adapter"]
     spec["training"] |= {"per_device_train_batch_size": 4, "learning_rate": 0.01}
     job = str(world.client.submit(spec)["id"])
@@ -72,9 +75,12 @@ def _download(world: World, job: str, folder: Path) -> None:
 
 def _loaded(folder: Path, task: str) -> Any:
     import peft
+    import sentence_transformers
     import transformers
 
-    if task == "dpo":
+    if task == "sentence_transformer":
+        return sentence_transformers.SentenceTransformer(str(folder)).encode(["a shop"])[0].any()
+    if task in ("dpo", "kto"):
         return peft.AutoPeftModelForCausalLM.from_pretrained(folder)
     if task == "clm":
         return transformers.AutoModelForCausalLM.from_pretrained(folder)

@@ -122,10 +122,10 @@ class Small:
     ) -> dict[str, Any]:
         """A launch with its work folder `name`; `changes` go into the spec, block by block.
 
-        A BERT is trained for `text_classification` and `mlm`, a Llama for all others, two epochs of
-        batches of 4 with a learning rate of 0.01.
+        A BERT is trained for `text_classification`, `mlm` and `sentence_transformer`, a Llama for
+        all others, two epochs of batches of 4 with a learning rate of 0.01.
         """
-        is_encoder = task["type"] in ("text_classification", "mlm")
+        is_encoder = task["type"] in ("text_classification", "mlm", "sentence_transformer")
         train = write_rows(self.folder / "rows" / f"{name}.jsonl", rows)
         data: dict[str, Any] = {"train": [{"source": "folder", "path": str(train)}]}
         if validation is not None:

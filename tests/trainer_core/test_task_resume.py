@@ -6,6 +6,7 @@ import pytest
 
 from tests.trainer_core.runs import Outcome, Zygote, signal_at
 from tests.trainer_core.small_tasks import Small, documents, opinions, preferences
+from tests.trainer_core.small_texts import answers, judged, pairs
 from trainer_core.publish.manifest import read_manifest
 
 pytestmark = pytest.mark.train
@@ -66,6 +67,44 @@ VARIANTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]]
         },
         documents(30),
         {"training": {"per_device_train_batch_size": 2}},
+    ),
+    "sentence_transformer": (
+        {
+            "type": "sentence_transformer",
+            "matryoshka_dims": [32, 16, 8],
+            "matryoshka_dims_per_step": 2,
+        },
+        pairs(40),
+        {"training": {"num_train_epochs": 3}},
+    ),
+    "sentence_transformer_head": (
+        {"type": "sentence_transformer", "loss": "softmax", "batch_sampler": "batch_sampler"},
+        judged(40),
+        {"training": {"gradient_accumulation_steps": 2, "num_train_epochs": 3}},
+    ),
+    "sentence_transformer_lora": (
+        {
+            "type": "sentence_transformer",
+            "loss": "cached_mnrl",
+            "loss_args": {"mini_batch_size": 3},
+        },
+        pairs(40),
+        {"adapter": LORA},
+    ),
+    "sentence_transformer_grouped": (
+        {"type": "sentence_transformer", "adaptive_layer": {}},
+        opinions(40),
+        {},
+    ),
+    "kto_lora": (
+        {"type": "kto", "disable_dropout": False},
+        answers(40),
+        {"adapter": LORA, "training": {"gradient_accumulation_steps": 2, "num_train_epochs": 3}},
+    ),
+    "kto_following_reference": (
+        {"type": "kto", "sync_ref_model": True, "ref_model_sync_steps": 3},
+        answers(30),
+        {"training": {"learning_rate": 0.001}},
     ),
     "text_classification_lora": ({"type": "text_classification"}, opinions(40), {"adapter": LORA}),
 }

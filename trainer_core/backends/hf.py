@@ -51,6 +51,8 @@ def load(
     if spec.adapter is not None:
         model = _attach(model, spec.adapter, kind)
     _require_fp32_trainables(model, spec)
+    if kind.assemble is not None:
+        model = kind.assemble(model, tokenizer, source, spec)
     return Loaded(model, tokenizer, source.reference, described)
 
 
@@ -93,8 +95,11 @@ def load_frozen(spec: TrainSpec, ref: ModelRef, paths: Paths, secrets: Mapping[s
     """A whole model beside the trained one; an adapter is refused."""
     source = locate(ref, paths.model_copy(update={"model": None}), secrets)
     dtype = weights_dtype(spec.model_copy(update={"model": ref}), frozen=True)
-    wish = LoadingWish(task_of(spec).FACTS.model, dtype, ref.attn_implementation)
-    return load_model(source, wish).requires_grad_(False)
+    kind = task_of(spec).FACTS.model
+    model = load_model(source, LoadingWish(kind, dtype, ref.attn_implementation))
+    if kind.assemble is not None:
+        model = kind.assemble(model, load_tokenizer(source), source, None)
+    return model.requires_grad_(False)
 
 
 def _base_source(name: str, revision: str | None, paths: Paths) -> ModelSource:

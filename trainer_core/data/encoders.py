@@ -6,10 +6,12 @@ Heavy, so that preparation alone imports it; a task names its kind in `TaskFacts
 from collections.abc import Callable
 
 from trainer_core.data.document_rows import DocumentRows
+from trainer_core.data.judged_rows import JudgedRows
 from trainer_core.data.labelled_rows import LabelledRows
 from trainer_core.data.masked_rows import MaskedRows
 from trainer_core.data.preference_rows import PreferenceRows
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
+from trainer_core.data.text_rows import TextRows
 from trainer_core.data.token_rows import TokenRows
 
 ENCODERS: dict[str, Callable[[EncodingSetup], RowEncoder]] = {
@@ -18,4 +20,6 @@ ENCODERS: dict[str, Callable[[EncodingSetup], RowEncoder]] = {
     "masked_documents": MaskedRows,
     "labelled_texts": LabelledRows,
     "preferences": PreferenceRows,
+    "judged_answers": JudgedRows,
+    "texts": TextRows,
 }

@@ -3,10 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer_core.data import chat_formats, labelled_formats, preference_formats
+from trainer_core.data import (
+    chat_formats,
+    judged_formats,
+    labelled_formats,
+    preference_formats,
+    text_formats,
+)
 from trainer_core.data.messages import MESSAGE_COLUMNS, listed, nearest, parsed
 from trainer_core.data.row_format import RowFormat
-from trainer_core.data.rows import Conversation, PlainText, Preference, Row, Sample
+from trainer_core.data.rows import Conversation, Judged, PlainText, Preference, Row, Sample
 from trainer_core.errors import InvalidData, InvalidSpec
 from trainer_core.spec import DataSource
 
@@ -16,7 +22,11 @@ FORMATS: dict[str, RowFormat] = {
     "alpaca": chat_formats.ALPACA,
     "prompt_completion": chat_formats.PROMPT_COMPLETION,
     "preference": preference_formats.PREFERENCE,
+    "unpaired_preference": judged_formats.UNPAIRED_PREFERENCE,
+    "judged_messages": judged_formats.JUDGED_MESSAGES,
     "classification": labelled_formats.CLASSIFICATION,
+    "anchor_positive": text_formats.ANCHOR_POSITIVE,
+    "sentence_pair": text_formats.SENTENCE_PAIR,
     "text": chat_formats.TEXT,
 }
 ALL = tuple(FORMATS)
@@ -72,6 +82,8 @@ def _with_system(sample: Sample, text: str) -> Sample:
     if isinstance(sample, Preference):
         sides = (_told(side, text) for side in (sample.chosen, sample.rejected))
         return Preference(*sides)
+    if isinstance(sample, Judged):
+        return Judged(_told(sample.answered, text), sample.desirable)
     return _told(sample, text) if isinstance(sample, Conversation) else sample
 
 

@@ -71,7 +71,25 @@ class Preference:
     rejected: Conversation | PlainText
 
 
-Sample = Conversation | PlainText | LabelledText | Preference
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Texts that belong together in the order of their names; `label` is a class, numbers, or None
+    for texts whose belonging together is all that there is to learn."""
+
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    label: str | int | bool | list[float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An answer to a prompt, and whether it is desirable."""
+
+    answered: Conversation | PlainText
+    desirable: bool
+
+
+Sample = Conversation | PlainText | LabelledText | Preference | Texts | Judged
 
 
 def spoken(sample: Sample) -> PlainText:

@@ -10,6 +10,12 @@ from trainer_core.task_facts import ModelKind
 
 _NOT_SETTINGS = {"type", "chat_template", "default_system", "loss_on", "label_names"}
 _SHOWN_LABELS = 20
+_EMBEDDING = """from sentence_transformers import SentenceTransformer
+
+folder = "…"  # this folder
+model = SentenceTransformer(folder)
+vectors = model.encode(["a text", "another one"])
+similarities = model.similarity(vectors, vectors)"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,9 @@ def model_card(spec: TrainSpec, facts: CardFacts) -> str:
 
 
 def _front_matter(spec: TrainSpec, facts: CardFacts) -> str:
-    library = "peft" if facts.kind == "adapter" else "transformers"
+    library = task_of(spec).FACTS.model.library
+    if facts.kind == "adapter" and library == "transformers":
+        library = "peft"
     lines = [
         "---",
         f"library_name: {library}",
@@ -134,6 +142,8 @@ def _labels(report: dict[str, Any]) -> str | None:
 
 def _loading(spec: TrainSpec, facts: CardFacts) -> str:
     kind = task_of(spec).FACTS.model
+    if kind.library == "sentence-transformers":
+        return _EMBEDDING
     auto_class = kind.auto_class
     if facts.kind != "adapter":
         return _snippet(f"from transformers import {auto_class}, AutoTokenizer", auto_class)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,16 @@ _PROBE_TOKENS = 16
 
 @dataclass(frozen=True)
 class Publication:
-    """What is published beside the weights; `hashes` are (spec_hash, data_hash)."""
+    """What is published beside the weights; `hashes` are (spec_hash, data_hash).
+
+    `complete` adds to the folder what the kind of model has beside weights and tokenizer.
+    """
 
     spec: TrainSpec
     card: CardFacts
     lock: dict[str, Any]
     hashes: tuple[str, str]
+    complete: Callable[[Path], None]
 
 
 def publish_model(
@@ -64,6 +68,7 @@ def _write(
         _config_of(model).use_cache = True  # training turned it off; generation wants it
     model.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
+    publication.complete(folder)
     if _is_adapter(model):
         _name_base(folder / "adapter_config.json", loaded)
         if task_of(publication.spec).FACTS.model.new_head:
@@ -94,9 +99,9 @@ def merge(model: Any) -> tuple[Any, float]:
     vocabulary = model.get_input_embeddings().num_embeddings
     probe = torch.arange(_PROBE_TOKENS, device=model.device)[None] * 7919 % vocabulary
     with torch.no_grad():
-        before = model(input_ids=probe).logits.float()
+        before = model(input_ids=probe)[0].float()
         merged = model.merge_and_unload()
-        after = merged(input_ids=probe).logits.float()
+        after = merged(input_ids=probe)[0].float()
     return merged, (before - after).abs().max().item()
 
 

@@ -13,7 +13,9 @@ from trainer_core.spec.results import Checkpoint, Evaluation, MlflowTracking, Pu
 from trainer_core.spec.task import TaskSpec
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
+from trainer_core.spec.tasks.kto import KtoTask
 from trainer_core.spec.tasks.mlm import MlmTask, TokenizerTraining
+from trainer_core.spec.tasks.sentence_transformer import SentenceTransformerTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
 from trainer_core.spec.train import TrainSpec
@@ -28,6 +30,7 @@ __all__ = [
     "Distributed",
     "DpoTask",
     "Evaluation",
+    "KtoTask",
     "Launch",
     "LoraAdapter",
     "MlflowTracking",
@@ -37,6 +40,7 @@ __all__ = [
     "Paths",
     "Publish",
     "SecretRef",
+    "SentenceTransformerTask",
     "SftTask",
     "SplitRatio",
     "Strict",

@@ -15,6 +15,10 @@ DataFormat = Literal[
     "text",
     "classification",
     "preference",
+    "unpaired_preference",
+    "judged_messages",
+    "anchor_positive",
+    "sentence_pair",
 ]
 
 

@@ -6,7 +6,9 @@ from pydantic import Field
 
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
+from trainer_core.spec.tasks.kto import KtoTask
 from trainer_core.spec.tasks.mlm import MlmTask
+from trainer_core.spec.tasks.sentence_transformer import SentenceTransformerTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
 
@@ -15,6 +17,8 @@ TaskSpec = Annotated[
     | DpoTask
     | ClmTask
     | MlmTask
-    | TextClassificationTask,
+    | TextClassificationTask
+    | SentenceTransformerTask
+    | KtoTask,
     Field(discriminator="type"),
 ]

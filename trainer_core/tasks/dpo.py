@@ -1,24 +1,26 @@
 """Direct preference optimization, on TRL's DPOTrainer."""
 
-import copy
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from trainer_core.arguments import loop_arguments
 from trainer_core.context import TrainContext
-from trainer_core.errors import InvalidSpec
+from trainer_core.dropout import switch_off_dropout
 from trainer_core.hardware import Hardware
 from trainer_core.loop import ExactLoop, Scores, attach, trainer_class
 from trainer_core.loss_kernel import ensure_loss_kernel
 from trainer_core.measures import BatchMeans
 from trainer_core.pairs import PairCollator, preference_problems
 from trainer_core.problems import Problem
+from trainer_core.references import (
+    FollowingReference,
+    reference_model,
+    settle_reference,
+    usual_reference,
+)
 from trainer_core.spec import DpoTask, TrainSpec
 from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
 from trainer_core.task_rules import template_problem
-
-_REFERENCE = "reference.safetensors"
 
 
 def _frozen_copies(spec: TrainSpec) -> int:
@@ -62,10 +64,9 @@ FACTS = TaskFacts(
 def open_fields(spec: TrainSpec) -> dict[str, Any]:
     """The length of a row, and what answers are compared with."""
     task = block_of(spec, DpoTask)
-    beside = spec.adapter is None or task.ref_model is not None
     return {
         "max_length": FACTS.defaults.max_length,
-        "reference": "model" if beside else "adapter_disabled",
+        "reference": usual_reference(spec, task.ref_model),
     }
 
 
@@ -83,7 +84,7 @@ def build_trainer(context: TrainContext) -> Any:
 
     ensure_loss_kernel()
     task = block_of(context.spec, DpoTask)
-    reference = _reference(context, task)
+    reference = reference_model(context, task)
     config = DPOConfig(
         **loop_arguments(context),
         **{name: getattr(task, name) for name in _PASSED_ON},
@@ -91,7 +92,7 @@ def build_trainer(context: TrainContext) -> Any:
         precompute_ref_log_probs=task.reference == "precomputed",
     )
     if task.disable_dropout:
-        _switch_off_dropout(context.loaded.model)
+        switch_off_dropout(context.loaded.model)
     tokenizer = context.loaded.tokenizer
     trainer = trainer_class(DPOTrainer, PairLoop)(
         model=context.loaded.model,
@@ -104,38 +105,8 @@ def build_trainer(context: TrainContext) -> Any:
     )
     attach(trainer, context)
     trainer.model_accepts_loss_kwargs = True  # `compute_loss` divides by the pairs of a step
-    if "ref" in getattr(trainer.model, "peft_config", {}):
-        trainer.model.delete_adapter("ref")  # a copy of an adapter that does nothing yet
-    if task.reference == "precomputed":
-        trainer.ref_model = None
+    settle_reference(trainer, task)
     return trainer
-
-
-def _reference(context: TrainContext, task: DpoTask) -> Any:
-    """A frozen model beside the trained one, or None where the reference is made otherwise."""
-    if task.ref_model is not None and context.load_frozen is not None:
-        model = context.load_frozen(task.ref_model)
-        known = model.get_input_embeddings().num_embeddings
-        if known < len(context.loaded.tokenizer):
-            raise InvalidSpec(
-                f"task.ref_model knows {known} tokens, the trained model's tokenizer has"
-                f" {len(context.loaded.tokenizer)}: the reference must share its tokenizer",
-                "task.ref_model",
-            )
-        model.config.use_cache = False
-        return model
-    if task.reference == "model":
-        return copy.deepcopy(context.loaded.model).requires_grad_(False)
-    return None
-
-
-def _switch_off_dropout(model: Any) -> None:
-    """The rates that layers hold as plain numbers (attention's), which the library leaves on."""
-    for module in model.modules():
-        rates = [name for name, value in vars(module).items() if isinstance(value, float)]
-        for name in rates:
-            if "dropout" in name:
-                setattr(module, name, 0.0)
 
 
 _PASSED_ON = (
@@ -156,7 +127,7 @@ _PASSED_ON = (
 )
 
 
-class PairLoop(ExactLoop):
+class PairLoop(FollowingReference, ExactLoop):
     """Losses of pairs: the mean over all pairs of a step; a reference that follows is saved."""
 
     def compute_loss(
@@ -180,22 +151,6 @@ class PairLoop(ExactLoop):
         """Rewards and likelihoods, as the library measures them for each batch."""
         trainer: Any = self
         return BatchMeans(trainer._metrics["eval"])
-
-    def save_more(self, folder: Path) -> None:
-        """The reference, where it follows the model."""
-        from safetensors.torch import save_model
-
-        trainer: Any = self
-        if trainer.args.sync_ref_model:
-            save_model(trainer.ref_model, folder / _REFERENCE)
-
-    def load_more(self, folder: Path) -> None:
-        """The reference as it was."""
-        from safetensors.torch import load_model
-
-        trainer: Any = self
-        if trainer.args.sync_ref_model:
-            load_model(trainer.ref_model, folder / _REFERENCE)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:  # noqa: ARG002 - Trainer's signature
         return sum(self.batch_weight(batch) for batch in batch_samples)

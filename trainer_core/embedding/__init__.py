@@ -1,0 +1,1 @@
+"""Embeddings of texts: losses, the model around a transformer, batches, measures."""
