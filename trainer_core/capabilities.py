@@ -1,4 +1,4 @@
-"""What can be combined: the table of task × backend × adapter × strategy, and rules with reasons.
+"""What can be combined: task × backend × adapter × quantization × strategy, and rules with reasons.
 
 `check` is asked before a job is accepted and before a run begins: a spec that it passes fails
 later only because of its data, its model or its machine.
@@ -6,12 +6,15 @@ later only because of its data, its model or its machine.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from trainer_core.adapter_rules import ADAPTER_RULES
 from trainer_core.data.formats import format_problem, mapping_problem
 from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
 from trainer_core.spec import DataSource, TrainSpec
 from trainer_core.task import TASKS, task_of
+from trainer_core.task_facts import TaskFacts
 from trainer_core.task_rules import dotted, sources_with_pointers
 
 
@@ -22,16 +25,60 @@ class Capability:
     task: str
     backend: str
     adapter: str
+    quantization: str
     strategy: str
     reason: str | None = None
 
 
-TABLE: tuple[Capability, ...] = tuple(
-    Capability(task, "hf", adapter, "none", reason)
-    for task, module in TASKS.items()
-    for adapter, reason in module.FACTS.adapters.items()
+@dataclass(frozen=True)
+class NeedsGpu:
+    """One value of a field that a CPU cannot follow: why, and what to use instead there."""
+
+    pointer: str
+    value: str
+    why: str
+    instead: str
+
+
+QUANTIZATIONS = ("none", "8 bits", "4 bits")
+STRATEGIES = ("none",)
+NEEDS_GPU: tuple[NeedsGpu, ...] = (
+    NeedsGpu("/precision", "fp16", "which needs a GPU", "'auto' or 'fp32' on a CPU"),
+    NeedsGpu("/model/dtype", "fp16", "which needs a GPU", "'auto' or 'fp32' on a CPU"),
+    NeedsGpu("/model/attn_implementation", "flash_attention_2", "which needs a GPU", "'auto'"),
+    NeedsGpu(
+        "/adapter/init_lora_weights",
+        "loftq",
+        "which PEFT computes on a GPU alone",
+        "true or 'gaussian' on a CPU",
+    ),
+    NeedsGpu("/quantization/compute_dtype", "fp16", "which needs a GPU", "'auto' on a CPU"),
 )
-"""One row for each adapter that a task type knows, from the task types' own facts."""
+"""Everything that is written for a GPU and refused on a CPU."""
+
+
+def _refusal(facts: TaskFacts, adapter: str, quantization: str) -> str | None:
+    """Why a task type does not go with an adapter on such a base; None where it does."""
+    if (reason := facts.adapters[adapter]) is not None:
+        return reason
+    if quantization != "none" and adapter in _OWN_WEIGHTS:
+        return (
+            "quantized weights cannot be trained: add an adapter that is trained beside them, such"
+            " as {type: lora}, or leave quantization out"
+        )
+    return None
+
+
+_OWN_WEIGHTS = ("none", "freeze")
+TABLE: tuple[Capability, ...] = tuple(
+    Capability(task, "hf", adapter, quantization, strategy, reason)
+    for task, module in TASKS.items()
+    for adapter in module.FACTS.adapters
+    for quantization in QUANTIZATIONS
+    for reason in [_refusal(module.FACTS, adapter, quantization)]
+    for strategy in STRATEGIES
+)
+"""One row for each combination of a task type, from the task types' own facts."""
 
 
 def check(spec: TrainSpec, hardware: Hardware | None = None) -> list[Problem]:
@@ -44,36 +91,52 @@ def check(spec: TrainSpec, hardware: Hardware | None = None) -> list[Problem]:
 
 def combination(spec: TrainSpec) -> Capability | None:
     """The table's row for a spec; `auto` means the first row that fits."""
-    adapter = "none" if spec.adapter is None else spec.adapter.type
+    wanted = (spec.task.type, *_adapter_and_base(spec))
     for row in TABLE:
         backend = spec.backend in ("auto", row.backend)
         strategy = spec.distributed.strategy in ("auto", row.strategy)
-        if row.task == spec.task.type and row.adapter == adapter and backend and strategy:
+        fits = (row.task, row.adapter, row.quantization) == wanted
+        if fits and backend and strategy:
             return row
     return None
+
+
+def _adapter_and_base(spec: TrainSpec) -> tuple[str, str]:
+    adapter = "none" if spec.adapter is None else spec.adapter.type
+    return adapter, "none" if spec.quantization is None else f"{spec.quantization.bits} bits"
 
 
 def _combination(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
     row = combination(spec)
     if row is None or row.reason is not None:
-        adapter = "none" if spec.adapter is None else spec.adapter.type
+        adapter, base = _adapter_and_base(spec)
+        adapter += "" if base == "none" else f" × base in {base}"
         wanted = f"{spec.task.type} × {spec.backend} × {adapter} × {spec.distributed.strategy}"
         reason = row.reason if row is not None else "there is no such combination"
         yield Problem(pointer="/task/type", message=f"{wanted} cannot work: {reason}")
 
 
 def _precision(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
-    if hardware is None:
+    if hardware is None or not hardware.gpus or hardware.bf16:
         return
     fields = {"precision": spec.precision, "model.dtype": spec.model.dtype}
     for name, value in fields.items():
         pointer = "/" + name.replace(".", "/")
-        if value == "fp16" and not hardware.gpus:
-            text = f"{name} is 'fp16', which needs a GPU: use 'auto' or 'fp32' on a CPU"
-            yield Problem(pointer=pointer, message=text, value="'fp16'")
-        if value == "bf16" and hardware.gpus and not hardware.bf16:
+        if value == "bf16":
             text = f"{name} is 'bf16', which this GPU does not have: use 'auto' or 'fp16'"
             yield Problem(pointer=pointer, message=text, value="'bf16'")
+
+
+def _gpu(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
+    if hardware is None or hardware.gpus:
+        return
+    for need in NEEDS_GPU:
+        value: Any = spec
+        for name in need.pointer.split("/")[1:]:
+            value = getattr(value, name, None)
+        if value == need.value:
+            text = f"{dotted(need.pointer)} is '{value}', {need.why}: use {need.instead}"
+            yield Problem(pointer=need.pointer, message=text, value=repr(value))
 
 
 def _mixed_fp16(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
@@ -86,24 +149,26 @@ def _mixed_fp16(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _attention(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
-    if spec.model.attn_implementation != "flash_attention_2":
-        return
-    reason = None
     if hardware is not None and not hardware.gpus:
-        reason = "which needs a GPU"
-    elif spec.precision == "fp32":
-        reason = "which needs precision bf16 or fp16"
-    if reason:
-        text = f"model.attn_implementation is 'flash_attention_2', {reason}: use 'auto'"
+        return  # refused already
+    if spec.model.attn_implementation == "flash_attention_2" and spec.precision == "fp32":
+        text = (
+            "model.attn_implementation is 'flash_attention_2', which needs precision bf16 or fp16:"
+            " use 'auto'"
+        )
         yield Problem(
             pointer="/model/attn_implementation", message=text, value="'flash_attention_2'"
         )
 
 
 def _merge(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
-    if spec.adapter is None and spec.publish.merge == "always":
+    if not spec.adapts and spec.publish.merge == "always":
         text = "publish.merge is 'always', but without an adapter nothing is merged: leave it out"
         yield Problem(pointer="/publish/merge", message=text, value="'always'")
+    drift = spec.publish.max_merge_drift
+    if drift is not None and spec.publish.merge != "always":
+        text = "publish.max_merge_drift has no effect without publish.merge 'always': leave it out"
+        yield Problem(pointer="/publish/max_merge_drift", message=text, value=repr(drift))
 
 
 def _model(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
@@ -182,6 +247,8 @@ _USELESS: dict[str, tuple[str, ...]] = {
 _RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = (
     _combination,
     _precision,
+    _gpu,
+    *ADAPTER_RULES,
     _mixed_fp16,
     _attention,
     _merge,

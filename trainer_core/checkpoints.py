@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.errors import DiskFull, InvalidSpec
+from trainer_core.optimizers import state_bytes
 from trainer_core.publish.manifest import BrokenFolder, sync_folder, verify, write_manifest
 from trainer_core.report import Reporter
 
@@ -141,19 +142,20 @@ def _disk_full(folder: Path, needed: int, what: str) -> DiskFull:
     )
 
 
-def estimate_bytes(model: Any, optimizer_states: int) -> int:
-    """Bytes of a checkpoint: what is saved of the model, and the optimizer's states in fp32.
+def estimate_bytes(model: Any, optim: str, values_beside: int = 0) -> int:
+    """Bytes of a checkpoint: what is saved of the model, and the states of optimizer `optim`.
 
-    `optimizer_states` is the optimizer's number of values per trainable parameter (AdamW: 2).
+    `values_beside` counts what else is kept in fp32 for each trainable parameter.
     """
-    saved = trainable = 0
+    saved = states = 0
     adapter = hasattr(model, "peft_config")
     for parameter in model.parameters():
         if parameter.requires_grad:
-            trainable += parameter.numel()
+            values = parameter.numel()
+            states += round(values * (state_bytes(optim, values) + 4 * values_beside))
         if parameter.requires_grad or not adapter:
             saved += parameter.numel() * parameter.element_size()
-    return saved + 4 * optimizer_states * trainable
+    return saved + states
 
 
 def open_checkpoint(folder: Path, hashes: tuple[str, str]) -> Resume:

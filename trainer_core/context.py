@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainer_core.spec import ModelRef, TrainSpec
 
 if TYPE_CHECKING:
+    from trainer_core.adapter_init import InitialWeights
     from trainer_core.callbacks import Flow
     from trainer_core.checkpoints import Checkpointer
     from trainer_core.data.prepared import Prepared
@@ -18,12 +19,16 @@ class Loaded:
 
     `reference` names the base model in what is published: a repository id or a path.
     `facts` are what the run lock records about it (config hash, revision, dtype, parameters).
+    `initial` is what the adapter's beginning took out of the base. `unpacked` loads the base once
+    more without quantization, where it has one.
     """
 
     model: Any
     tokenizer: Any
     reference: str
     facts: dict[str, Any]
+    initial: "InitialWeights | None" = None
+    unpacked: Callable[[], Any] | None = None
 
 
 def transformer_of(model: Any) -> Any:

@@ -4,9 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainer_core.adapter_init import InitialWeights
 from trainer_core.callbacks import Flow, as_callback
 from trainer_core.checkpoints import Checkpointer
-from trainer_core.context import TrainContext
+from trainer_core.context import TrainContext, transformer_of
+from trainer_core.rank_budget import RankBudget
+from trainer_core.rank_budget import as_callback as budget_callback
+from trainer_core.spec import AdaLoraAdapter
 
 IGNORED = -100
 
@@ -28,6 +32,8 @@ class ExactLoop:
 
     flow: Flow
     checkpointer: Checkpointer
+    initial: InitialWeights | None = None
+    budget: RankBudget | None = None
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """One micro-batch; raises Diverged before the optimizer sees a broken gradient."""
@@ -111,13 +117,48 @@ class ExactLoop:
         def write() -> None:
             write_library_part(model, trial)
             [folder] = self.checkpointer.staging.iterdir()
+            for part in (self.initial, self.budget):
+                if part is not None:
+                    part.save(folder)
             self.save_more(folder)
 
         self.checkpointer.save(self.flow.step, write, self.flow.loop_state())
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+        if self.budget is None:  # else the library's part lacks the ranks that are masked now
+            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
         self.load_more(Path(resume_from_checkpoint))
+
+
+class AdapterPart:
+    """Mixed in before all: AdaLoRA's penalty, once in each step's loss, and adapters' states."""
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,  # noqa: FBT001, FBT002 - Trainer's signature
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The task's loss; while training with the penalty's share of this micro-batch."""
+        trainer: Any = self
+        loss = super().compute_loss(  # type: ignore[misc]
+            model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
+        )
+        if trainer.budget is None or not trainer.model.training or return_outputs:
+            return loss
+        # Without a count of items the library divides by the micro-batches of a step itself.
+        shares = 1 if num_items_in_batch is None else trainer.current_gradient_accumulation_steps
+        return loss + trainer.budget.penalty() / shares
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+        trainer: Any = self
+        folder = Path(resume_from_checkpoint)
+        if trainer.budget is not None:
+            trainer.budget.load(folder)
+        if trainer.initial is not None:
+            trainer.initial.restore(folder, transformer_of(trainer.model))
 
 
 def _own_random_state() -> Any:
@@ -129,7 +170,7 @@ def _own_random_state() -> Any:
 
 def trainer_class(base: type, loop: type = ExactLoop) -> type:
     """`base` (a library's Trainer class) with our loop, or a task's kind of it, mixed in."""
-    return type(f"Exact{base.__name__}", (loop, base), {})
+    return type(f"Exact{base.__name__}", (AdapterPart, loop, base), {})
 
 
 def attach(trainer: Any, context: TrainContext) -> None:
@@ -140,3 +181,7 @@ def attach(trainer: Any, context: TrainContext) -> None:
     trainer.add_callback(as_callback(context.flow))
     trainer.flow = context.flow
     trainer.checkpointer = context.checkpointer
+    trainer.initial = context.loaded.initial
+    if isinstance(context.spec.adapter, AdaLoraAdapter):
+        trainer.budget = RankBudget(transformer_of(trainer.model), context.spec.adapter)
+        trainer.add_callback(budget_callback(trainer.budget))

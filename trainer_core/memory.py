@@ -1,15 +1,30 @@
 """How much memory training a transformer takes, estimated from its number of parameters."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from trainer_core.spec import TrainSpec
+from trainer_core.optimizers import STATE_BYTES
+from trainer_core.spec import (
+    AdaLoraAdapter,
+    FreezeAdapter,
+    LoraAdapter,
+    Quantization,
+    TrainSpec,
+    VeraAdapter,
+)
 from trainer_core.task import task_of
 
-_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-OPTIMIZER_STATES = {"adamw_torch": 2, "adamw_torch_fused": 2, "adafactor": 1, "sgd": 0}
-"""Values that an optimizer keeps per trainable parameter."""
-_LORA_SHARE_PER_RANK = 0.0006  # trained share of a model per LoRA rank, all linear layers
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 _WIDTH_PER_LAYER = 128  # models are about 128 times as wide as they have layers
+# A layer of a decoder: four projections of attention, three of the feed-forward part, which is
+# 8/3 as wide; in units of the model's width:
+_LAYER_WEIGHTS = 12  # of the width squared
+_FEED_FORWARD = 8 / 3
+_INS_AND_OUTS = 4 * 2 + 3 * (1 + _FEED_FORWARD)
+_OUTS = 4 + 2 * _FEED_FORWARD + 1
+_LINEAR_LAYERS = 7
 _ACTIVATIONS_PER_LAYER = 17  # values kept per token, layer and unit of width
 _VOCABULARY = 100_000
 _LOGIT_BYTES = 8
@@ -29,25 +44,140 @@ class Need:
         return max(0, int((memory_gb - self.fixed_gb) / per_row))
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A model as its number of parameters suggests it."""
+
+    parameters: int
+    width: float
+    layers: float
+
+    @classmethod
+    def of(cls, parameters: int) -> "Shape":
+        """A decoder with all its parameters in its layers."""
+        width = (parameters * _WIDTH_PER_LAYER / _LAYER_WEIGHTS) ** (1 / 3)
+        return cls(parameters, width, width / _WIDTH_PER_LAYER)
+
+    @property
+    def embedding(self) -> float:
+        """Values of one embedding or head."""
+        return min(_VOCABULARY * self.width, self.parameters / 4)
+
+
 def memory_need(spec: TrainSpec, parameters: int) -> Need:
     """Estimate for a spec whose precision, model.dtype and max_length are filled in."""
-    weight = _BYTES[spec.model.dtype]
-    compute = _BYTES[spec.precision]
-    share = 1.0 if spec.adapter is None else min(1.0, _LORA_SHARE_PER_RANK * spec.adapter.r)
-    # Trained weights have gradients and optimizer states in fp32 beside them.
-    per_trained = 4 * (1 + OPTIMIZER_STATES[spec.training.optim]) + (
-        0 if spec.adapter is None else 4
-    )
+    shape = Shape.of(parameters)
+    compute = DTYPE_BYTES[spec.precision]
     facts = task_of(spec).FACTS
     copies = 1 + facts.frozen_copies(spec)
-    fixed = parameters * (copies * weight + share * per_trained)
-    width = (parameters * _WIDTH_PER_LAYER / 12) ** (1 / 3)
-    layers = width / _WIDTH_PER_LAYER
-    layer = _ACTIVATIONS_PER_LAYER * width * compute
+    fixed = copies * _base_bytes(spec, shape) + _trained_bytes(spec, shape)
+    fixed += _passing_bytes(spec, shape)
+    layer = _ACTIVATIONS_PER_LAYER * shape.width * compute
     logits = _VOCABULARY * _LOGIT_BYTES
     tokens = (spec.task.row_length or 0) * facts.defaults.sequences
+    kept = shape.layers * shape.width * compute
     return Need(
         fixed_gb=fixed / 1e9,
-        row_gb=tokens * (layers * layer + logits) / 1e9,
-        row_checkpointed_gb=tokens * (layers * width * compute + layer + logits) / 1e9,
+        row_gb=tokens * (shape.layers * layer + logits) / 1e9,
+        row_checkpointed_gb=tokens * (kept + layer + logits) / 1e9,
     )
+
+
+def values_beside(spec: TrainSpec) -> int:
+    """Values that a checkpoint keeps for each trained one beside itself and its states.
+
+    AdaLoRA: the whole weight, its importance, and two running means of that.
+    """
+    return 4 if isinstance(spec.adapter, AdaLoraAdapter) else 0
+
+
+def trained_values(spec: TrainSpec, shape: Shape) -> float:
+    """How many values are trained; for frozen models with patterns at most as many."""
+    adapter = spec.adapter
+    if adapter is None:
+        return shape.parameters
+    if isinstance(adapter, FreezeAdapter):
+        found = sum(_fitting(pattern, shape) for pattern in adapter.trainable_patterns)
+        return min(found, shape.parameters)
+    whole = len(getattr(adapter, "modules_to_save", [])) + 2 * bool(spec.model.new_tokens)
+    return _ADAPTERS[adapter.type](adapter, shape) + whole * shape.embedding
+
+
+def _fitting(pattern: str, shape: Shape) -> float:
+    """At most how many values a pattern of parameters' names fits, as far as names can tell."""
+    if re.search(r"\.\d+\.", pattern):
+        return shape.parameters / shape.layers
+    if "norm" in pattern:
+        return _layernorm(None, shape)
+    if re.search(r"head|embed|classifier|score|wte", pattern):
+        return shape.embedding
+    return shape.parameters
+
+
+def _lora(adapter: LoraAdapter, shape: Shape) -> float:
+    magnitudes = _OUTS if adapter.use_dora else 0
+    return (_INS_AND_OUTS * adapter.r + magnitudes) * shape.width * shape.layers
+
+
+def _adalora(adapter: AdaLoraAdapter, shape: Shape) -> float:
+    per_rank = _INS_AND_OUTS * shape.width + _LINEAR_LAYERS
+    return per_rank * adapter.init_r * shape.layers
+
+
+def _ia3(adapter: Any, shape: Shape) -> float:
+    # PEFT's own choice: keys, values and the inputs of one feed-forward projection.
+    scaled = 2 + _FEED_FORWARD if adapter.target_modules is None else _OUTS
+    return float(scaled * shape.width * shape.layers)
+
+
+def _vera(adapter: VeraAdapter, shape: Shape) -> float:
+    return (_OUTS * shape.width + _LINEAR_LAYERS * adapter.r) * shape.layers
+
+
+def _layernorm(_: Any, shape: Shape) -> float:
+    return (2 * shape.layers + 1) * shape.width
+
+
+_ADAPTERS: dict[str, Callable[[Any, Shape], float]] = {
+    "lora": _lora,
+    "adalora": _adalora,
+    "ia3": _ia3,
+    "vera": _vera,
+    "layernorm": _layernorm,
+}
+
+
+def _trained_bytes(spec: TrainSpec, shape: Shape) -> float:
+    """Gradients and optimizer states in fp32; of an adapter the weights too, and what it asks."""
+    trained = trained_values(spec, shape)
+    own = 4 if spec.adapts else 0
+    measured = 3 * 4 if isinstance(spec.adapter, AdaLoraAdapter) else 0
+    total = trained * (4 + own + measured + STATE_BYTES[spec.training.optim])
+    if isinstance(spec.adapter, VeraAdapter):
+        total += 2 * 4 * spec.adapter.r * _FEED_FORWARD * shape.width  # its frozen projections
+    return total
+
+
+def _base_bytes(spec: TrainSpec, shape: Shape) -> float:
+    """The model's weights; embeddings and head stay out of a quantization."""
+    weight = DTYPE_BYTES[spec.model.dtype]
+    if spec.quantization is None:
+        return shape.parameters * weight
+    whole = min(2 * shape.embedding, shape.parameters / 2)
+    return whole * weight + (shape.parameters - whole) * quantized_bytes(spec.quantization)
+
+
+def quantized_bytes(quantization: Quantization) -> float:
+    """Bytes for each weight of a quantized layer, with its scales."""
+    if quantization.bits == 8:
+        return 1.0
+    scales = 1 / 64 + 4 / (64 * 256) if quantization.double_quant else 4 / 64
+    return 0.5 + scales
+
+
+def _passing_bytes(spec: TrainSpec, shape: Shape) -> float:
+    """The largest layer once more: dequantized for its product, or with DoRA for its norm."""
+    copies = int(spec.quantization is not None)
+    if isinstance(spec.adapter, LoraAdapter) and spec.adapter.use_dora:
+        copies += 2
+    return copies * _FEED_FORWARD * shape.width**2 * DTYPE_BYTES[spec.precision]

@@ -33,6 +33,7 @@ from trainer_core.identity import spec_hash
 from trainer_core.launch import read_launch, read_secrets
 from trainer_core.loading import load_tokenizer
 from trainer_core.model_source import ModelSource, locate
+from trainer_core.new_tokens import with_new_tokens
 from trainer_core.publish.manifest import canonical_hash, sync_folder, write_manifest
 from trainer_core.resolve import resolve
 from trainer_core.spec import Launch, TrainSpec
@@ -153,7 +154,8 @@ class _Preparation:
         if tokenizer is None:
             source = locate(self._spec.model, self._launch.paths, self._secrets)
             tokenizer = load_tokenizer(source)
-        setup = encoding_setup(self._spec, self._fitting(tokenizer))
+        tokenizer = with_new_tokens(self._fitting(tokenizer), self._spec.model)
+        setup = encoding_setup(self._spec, tokenizer)
         encoder = ENCODERS[self._facts.rows](setup)
         policies = self._facts.over_length
         ledger = Ledger(self._folder / LEDGER, self._spec.data, encoder.max_length, policies)

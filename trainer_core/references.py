@@ -8,8 +8,13 @@ from typing import Any, Protocol
 from trainer_core.context import TrainContext
 from trainer_core.errors import InvalidSpec
 from trainer_core.spec import ModelRef, TrainSpec
+from trainer_core.task_facts import ADAPTERS
 
 _STATE = "reference.safetensors"
+COMPARED_ADAPTERS = ADAPTERS | {
+    "adalora": "the library compares with a copy of the adapter, and AdaLoRA allows no second one"
+}
+"""Kinds of adapters for tasks with a reference."""
 
 
 class Referring(Protocol):
@@ -37,7 +42,7 @@ class Referring(Protocol):
 
 def usual_reference(spec: TrainSpec, ref_model: ModelRef | None) -> str:
     """The reference where a spec says nothing."""
-    return "model" if spec.adapter is None or ref_model is not None else "adapter_disabled"
+    return "model" if not spec.adapts or ref_model is not None else "adapter_disabled"
 
 
 def reference_problems(

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from trainer_core.hardware import Hardware
 from trainer_core.memory import memory_need
-from trainer_core.spec import TrainSpec
+from trainer_core.spec import Quantization, TrainSpec
 from trainer_core.task import task_of
 
 __all__ = ["Hardware", "Resolved", "Warning", "resolve", "size_in_name"]
@@ -20,6 +20,8 @@ Block = TypeVar("Block", bound=BaseModel)
 _PACKED_ROWS_PER_STEP = 4
 _LARGEST_BATCH_CPU = 4
 _UNKNOWN_GPU_GB = 16.0
+# Of LoRA's learning rate: factors and vectors move less for the same step than low-rank products.
+_RATES = {"lora": 1.0, "adalora": 2.5, "ia3": 15.0, "vera": 20.0, "layernorm": 5.0}
 _UNKNOWN_PARAMETERS = 7_000_000_000
 _USABLE = 0.9  # of a GPU's memory; the rest is CUDA's own and fragmentation
 _COMFORTABLE_BATCH = 2  # below it, recomputing activations is faster than tiny batches
@@ -74,7 +76,6 @@ def size_in_name(name: str) -> int | None:
 
 def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
     """Fill what does not depend on sizes."""
-    lora = spec.adapter is not None
     task = task_of(spec)
     defaults = task.FACTS.defaults
     precision = spec.precision
@@ -89,7 +90,7 @@ def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
     training = _unless_said(training, lr_scheduler_type=defaults.lr_scheduler_type)
     model = _fill(
         spec.model,
-        dtype=precision if lora else "fp32",
+        dtype=precision if spec.adapts else "fp32",
         attn_implementation="sdpa",
     )
     return spec.model_copy(
@@ -103,16 +104,25 @@ def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
             "distributed": _fill(spec.distributed, strategy="none"),
             "evaluation": spec.evaluation.model_copy(update=_evaluation(spec)),
             "publish": _fill(spec.publish, merge="never"),
+            "quantization": _quantization(spec, precision),
         }
     )
+
+
+def _quantization(spec: TrainSpec, precision: str) -> Quantization | None:
+    wanted = spec.quantization
+    if wanted is None or wanted.bits == 8:
+        return wanted
+    return _fill(wanted, compute_dtype=precision)
 
 
 def _learning_rate(spec: TrainSpec) -> float:
     facts = task_of(spec).FACTS
     if facts.model.from_config(spec) is not None:
         return facts.defaults.scratch_learning_rate
-    lora = spec.adapter is not None
-    return facts.defaults.adapter_learning_rate if lora else facts.defaults.learning_rate
+    if spec.adapter is None or not spec.adapts:
+        return facts.defaults.learning_rate
+    return facts.defaults.adapter_learning_rate * _RATES[spec.adapter.type]
 
 
 def _fill(block: Block, **defaults: Any) -> Block:
@@ -194,7 +204,11 @@ class _Plan:
         total = need.fixed_gb + rows * per_row
         if total <= self._memory:
             return None
-        way_out = "use a LoRA adapter" if self._spec.adapter is None else "choose a smaller model"
+        way_out = "choose a smaller model"
+        if self._spec.adapter is None:
+            way_out = "use a LoRA adapter"
+        elif self._spec.adapts and self._spec.quantization is None:
+            way_out = "hold the base in 4 bits with quantization.bits"
         return (
             f"about {total:.0f} GB of GPU memory are needed, and {self._memory:.0f} GB can be "
             f"used: {way_out}, a smaller task.max_length or a larger GPU"

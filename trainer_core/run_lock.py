@@ -16,6 +16,8 @@ PACKAGES = (
     "trl",
     "peft",
     "accelerate",
+    "bitsandbytes",
+    "torch-optimi",
     "datasets",
     "tokenizers",
     "safetensors",

@@ -25,11 +25,12 @@ from trainer_core.events import EventType
 from trainer_core.identity import spec_hash
 from trainer_core.loading import files_of, load_tokenizer
 from trainer_core.machine import detect_hardware, take_share
-from trainer_core.memory import OPTIMIZER_STATES
+from trainer_core.memory import values_beside
 from trainer_core.model_source import local_parameters, locate
 from trainer_core.prepare import content_key, prepare
 from trainer_core.publish.card import CardFacts
 from trainer_core.publish.model import Publication, publish_model
+from trainer_core.quantization import kept_in_fp32
 from trainer_core.report import Reporter
 from trainer_core.resolve import resolve
 from trainer_core.run_lock import package_versions, run_lock
@@ -127,8 +128,9 @@ class Session:
         checkpointer = Checkpointer(
             self._work, hashes, spec.checkpoint.save_total_limit, self._report
         )
-        states = OPTIMIZER_STATES[spec.training.optim]
-        checkpointer.needed_bytes = estimate_bytes(transformer_of(loaded.model), states)
+        checkpointer.needed_bytes = estimate_bytes(
+            transformer_of(loaded.model), spec.training.optim, values_beside(spec)
+        )
         flow.checkpointer = checkpointer
         self._flow = flow
         use_cpu = not self._launch.devices
@@ -141,7 +143,8 @@ class Session:
         needed = context.checkpointer.needed_bytes
         require_space(self._work, needed, "a checkpoint")
         try:
-            trainer = task_of(context.spec).build_trainer(context)
+            with kept_in_fp32(context.loaded.model):
+                trainer = task_of(context.spec).build_trainer(context)
             self._stop.check()
             with self._stop.held():
                 if resume is None:
@@ -182,7 +185,7 @@ class Session:
         card = CardFacts(
             name=spec.publish.name or self._launch.job_name,
             base=loaded.reference,
-            kind="full" if spec.adapter is None else "adapter",
+            kind="adapter" if spec.adapts else "full",
             steps=self.step,
             metrics=context.flow.last_metrics,
             report=context.data.report.model_dump(),

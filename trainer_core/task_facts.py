@@ -15,6 +15,11 @@ Block = TypeVar("Block", bound=TaskBlock)
 OVER_LENGTH = ("error", "truncate_right", "truncate_left", "drop")
 """The policies that every task with texts can follow; `split` is for plain documents alone."""
 
+ADAPTERS: dict[str, str | None] = dict.fromkeys(
+    ("none", "lora", "adalora", "ia3", "vera", "layernorm", "freeze")
+)
+"""Every kind of adapter, none refused; `none` trains every weight."""
+
 
 def _nothing(_: TrainSpec, __: Mapping[str, Any]) -> dict[str, Any]:
     return {}
@@ -104,7 +109,7 @@ class TaskFacts:
     model: ModelKind
     defaults: Defaults
     card: CardText
-    adapters: Mapping[str, str | None] = field(default_factory=lambda: {"none": None, "lora": None})
+    adapters: Mapping[str, str | None] = field(default_factory=lambda: ADAPTERS)
     metrics: tuple[str, ...] = ()
     over_length: tuple[str, ...] = OVER_LENGTH
     frozen_copies: Callable[[TrainSpec], int] = _none

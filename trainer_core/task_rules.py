@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainer_core.problems import Problem
-from trainer_core.spec import DataSource, TrainSpec
+from trainer_core.spec import DataSource, LoraAdapter, TrainSpec
 
 
 def template_problem(template: str) -> Iterator[Problem]:
@@ -30,6 +30,25 @@ def from_config_problems(spec: TrainSpec, config: dict[str, Any] | None) -> Iter
         if name in (config or {}):
             text = f"task.from_config.{name} would run code of a model's own: take it out"
             yield Problem(pointer=f"/task/from_config/{name}", message=text)
+
+
+def lasting_base_problems(spec: TrainSpec) -> Iterator[Problem]:
+    """Beginnings of LoRA after which switching the adapter off does not give the base back."""
+    adapter = spec.adapter
+    if isinstance(adapter, LoraAdapter) and adapter.changes_base:
+        text = (
+            f"adapter.init_lora_weights is '{adapter.init_lora_weights}', which moves a part of the"
+            " base into the adapter, so the model without its adapter is no reference: use another"
+            " one, or name a model in task.ref_model"
+        )
+        shown = repr(adapter.init_lora_weights)
+        yield Problem(pointer="/adapter/init_lora_weights", message=text, value=shown)
+    if isinstance(adapter, LoraAdapter) and adapter.bias != "none":
+        text = (
+            f"adapter.bias is '{adapter.bias}', and trained biases stay when the adapter is"
+            " switched off for the reference: use 'none', or name a model in task.ref_model"
+        )
+        yield Problem(pointer="/adapter/bias", message=text, value=repr(adapter.bias))
 
 
 def sources_with_pointers(spec: TrainSpec) -> Iterator[tuple[str, DataSource]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.attempts.service import Claim, Publication, StoredFile
 from app.storage import Store
+from trainer_core.model_source import ADAPTER_CONFIG
 from trainer_core.publish.manifest import MANIFEST
 from worker.fetch import attempt_prefix
 from worker.inputs import JobFacts
@@ -28,17 +29,20 @@ def upload_model(store: Store, claim: Claim, job: JobFacts, work: Path) -> Publi
         prefix=stored.prefix,
         manifest_sha256=stored.manifest_sha256,
         files=[*_model_files(stored, work / MODEL), *_prepared_files(store, prefix, work)],
-        kind=kind_of(job),
+        kind=kind_of(job, work / MODEL),
         base_model=job.spec.model.name_or_path,
         template_hash=_template_hash(work),
     )
 
 
-def kind_of(job: JobFacts) -> str:
-    """Return what the job publishes: full, adapter or merged."""
-    if job.spec.adapter is None:
-        return "full"
-    return "merged" if job.spec.publish.merge == "always" else "adapter"
+def kind_of(job: JobFacts, folder: Path) -> str:
+    """Return what the job published: full, adapter or merged.
+
+    An adapter stays one where merging would have changed too much.
+    """
+    if (folder / ADAPTER_CONFIG).is_file():
+        return "adapter"
+    return "merged" if job.spec.adapts else "full"
 
 
 def _model_files(stored: Stored, folder: Path) -> Iterator[StoredFile]:

@@ -11,5 +11,5 @@ router = APIRouter(prefix="/capabilities", tags=["capabilities"])
 
 @router.get("", summary="What can be combined")
 def get_capabilities(_: Caller = require(Role.VIEWER)) -> CapabilitiesOut:
-    """Return task × backend × adapter × strategy × target, each refusal with its reason."""
+    """Return what can be combined, and each refusal with its reason."""
     return service.capabilities()

@@ -6,10 +6,10 @@ from typing import Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from app.capabilities.schemas import CapabilitiesOut, Combination, TaskSchema
+from app.capabilities.schemas import CapabilitiesOut, Combination, GpuOnly, TaskSchema
 from app.jobs.spec import JobSpec
 from app.settings import get_settings
-from trainer_core.capabilities import TABLE
+from trainer_core.capabilities import NEEDS_GPU, TABLE
 from trainer_core.spec import TrainSpec
 
 
@@ -23,6 +23,7 @@ def capabilities() -> CapabilitiesOut:
                 task=row.task,
                 backend=row.backend,
                 adapter=row.adapter,
+                quantization=row.quantization,
                 strategy=row.strategy,
                 target=target,
                 supported=row.reason is None and is_on,
@@ -30,6 +31,10 @@ def capabilities() -> CapabilitiesOut:
             )
             for row in TABLE
             for target, is_on in targets.items()
+        ],
+        gpu_only=[
+            GpuOnly(pointer=n.pointer, value=n.value, reason=f"{n.why}: use {n.instead}")
+            for n in NEEDS_GPU
         ],
         tasks=[_task(model) for model in _members(TrainSpec.model_fields["task"].annotation)],
         job_schema=JobSpec.model_json_schema(),

@@ -75,7 +75,8 @@ def problems(changes: dict[str, Any], prefix: tuple[str, ...] = ()) -> list[Prob
             "adamw",
             "/training/optim",
             "`training.optim` is 'adamw', but it must be 'adamw_torch', 'adamw_torch_fused', "
-            "'adafactor' or 'sgd' (did you mean 'adamw_torch'?)",
+            "'adamw_8bit', 'paged_adamw_8bit', 'stable_adamw', 'adafactor' or 'sgd' (did you mean "
+            "'adamw_8bit'?)",
         ),
         (
             "data.validation",

@@ -97,7 +97,7 @@ OPEN = {
     "model.subfolder", "model.token", "data.validation", "training.max_steps",
     "training.neftune_noise_alpha", "evaluation.steps", "evaluation.max_samples",
     "checkpoint.save_steps", "checkpoint.resume", "tracking.mlflow.run_name", "publish.name",
-    "data.train", "adapter",
+    "data.train", "adapter", "quantization", "publish.max_merge_drift",
 }  # fmt: skip
 
 

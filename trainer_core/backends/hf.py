@@ -1,19 +1,32 @@
-"""Transformers and PEFT: every model of the hub with safetensors; full training and LoRA."""
+"""Transformers and PEFT: every model of the hub with safetensors, whole or under an adapter."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainer_core.adapter_init import Calibration
+from trainer_core.adapters import attach
 from trainer_core.context import Loaded
+from trainer_core.data.prepared import open_prepared
 from trainer_core.data.report import TOKENIZER
 from trainer_core.errors import InvalidSpec, ModelUnavailable
-from trainer_core.loading import LoadingWish, load_model, load_tokenizer, model_errors, new_model
+from trainer_core.loading import (
+    LoadingWish,
+    files_of,
+    load_model,
+    load_tokenizer,
+    model_errors,
+    new_model,
+)
 from trainer_core.model_source import ModelSource, adapter_base, allowed_folder, locate
-from trainer_core.problems import nearest
+from trainer_core.new_tokens import fit_embeddings, with_new_tokens
 from trainer_core.publish.manifest import canonical_hash
+from trainer_core.publish.merge import unload_merged
+from trainer_core.quantization import keep_as_loaded, quantized_loading
 from trainer_core.spec import LoraAdapter, ModelRef, Paths, TrainSpec
 from trainer_core.task import task_of
-from trainer_core.task_facts import ModelKind
 
 
 def load(
@@ -26,7 +39,7 @@ def load(
     from transformers import set_seed
 
     source = locate(spec.model, paths, secrets)
-    tokenizer = load_tokenizer(_tokenizer_source(source, paths))
+    tokenizer = with_new_tokens(load_tokenizer(_tokenizer_source(source, paths)), spec.model)
     kind = task_of(spec).FACTS.model
     wish = LoadingWish(
         kind,
@@ -34,26 +47,38 @@ def load(
         spec.model.attn_implementation,
         kind.options(spec, facts or {}),
         kind.replaces_head(spec),
-        frozen_head=spec.adapter is not None and not spec.adapter.modules_to_save,
+        frozen_head=spec.adapts and not getattr(spec.adapter, "modules_to_save", None),
     )
-    set_seed(spec.training.seed)  # a new head begins at random
-    model = _load_model(spec, (source, tokenizer), paths, wish)
+
+    def base(wish: LoadingWish) -> Any:
+        set_seed(spec.training.seed)  # a new head and new tokens begin at random
+        model = _load_model(spec, (source, tokenizer), paths, wish)
+        fit_embeddings(model, tokenizer, source.reference, grows=bool(spec.model.new_tokens))
+        if hasattr(model.config, "use_cache"):
+            model.config.use_cache = False
+        return model
+
+    packed = quantized_loading(spec)
+    model = base(replace(wish, options=wish.options | packed))
+    keep_as_loaded(model)
     described = _facts(model)
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-        raise InvalidSpec(
-            f"the tokenizer of '{source.reference}' has {len(tokenizer)} tokens, its model"
-            f" {model.get_input_embeddings().num_embeddings}: they do not belong together",
-            "model.name_or_path",
-        )
-    if hasattr(model.config, "use_cache"):
-        model.config.use_cache = False
     set_seed(spec.training.seed)
-    if spec.adapter is not None:
-        model = _attach(model, spec.adapter, kind)
+    model, initial = attach(model, spec, kind, _calibration(spec, source, paths))
     _require_fp32_trainables(model, spec)
     if kind.assemble is not None:
         model = kind.assemble(model, tokenizer, source, spec)
-    return Loaded(model, tokenizer, source.reference, described)
+    unpacked = partial(base, wish) if packed else None
+    return Loaded(model, tokenizer, source.reference, described, initial, unpacked)
+
+
+def _calibration(spec: TrainSpec, source: ModelSource, paths: Paths) -> Calibration | None:
+    """What an initialisation looks at, for those that do."""
+    adapter = spec.adapter
+    if not isinstance(adapter, LoraAdapter) or paths.prepared is None:
+        return None
+    if adapter.init_lora_weights not in ("eva", "corda", "loftq"):
+        return None
+    return Calibration(open_prepared(Path(paths.prepared)).train, files_of(source))
 
 
 def _tokenizer_source(source: ModelSource, paths: Paths) -> ModelSource:
@@ -83,10 +108,18 @@ def _load_model(
             " weights as safetensors",
             "model.name_or_path",
         )
+    if "quantization_config" in wish.options:
+        raise InvalidSpec(
+            f"'{source.reference}' is an adapter, and merging it into a quantized base would spoil"
+            " it: publish it with publish.merge 'always' and start from that, or leave"
+            " quantization out",
+            "quantization",
+        )
     model = load_model(_base_source(*base, paths), wish)
+    fit_embeddings(model, tokenizer, source.reference, grows=True)  # an adapter brings their rows
     with model_errors(source, "adapter"):
         adapted = PeftModel.from_pretrained(model, source.path)
-    merged = adapted.merge_and_unload()
+    merged = unload_merged(adapted)
     merged.requires_grad_(True)
     return merged
 
@@ -119,62 +152,17 @@ def weights_dtype(spec: TrainSpec, *, frozen: bool = False) -> Any:
     names = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     if spec.model.dtype != "auto":
         return names[spec.model.dtype]
-    return names["fp32" if spec.adapter is None and not frozen else spec.precision]
-
-
-def _attach(model: Any, adapter: LoraAdapter, kind: ModelKind) -> Any:
-    from peft import LoraConfig, get_peft_model
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    if adapter.target_modules != "all-linear":
-        _require_modules(model, "target_modules", adapter.target_modules)
-    _require_modules(model, "modules_to_save", adapter.modules_to_save)
-    config = LoraConfig(
-        task_type=kind.adapter_task,
-        r=adapter.r,
-        lora_alpha=adapter.lora_alpha,
-        lora_dropout=adapter.lora_dropout,
-        target_modules=adapter.target_modules,
-        modules_to_save=adapter.modules_to_save or None,
-        use_rslora=adapter.use_rslora,
-        bias=adapter.bias,
-    )
-    try:
-        adapted = get_peft_model(model, config)
-    except ValueError as error:
-        raise InvalidSpec(
-            f"the adapter does not fit this model: {error}", "adapter.target_modules"
-        ) from error
-    if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
-        raise InvalidSpec(
-            "an adapter on the output head would never be trained: take it out of"
-            " adapter.target_modules, or put it into adapter.modules_to_save",
-            "adapter.target_modules",
-        )
-    # Without a name PEFT asks no hub about the base at every save; publishing writes it.
-    adapted.peft_config["default"].base_model_name_or_path = None
-    return adapted
-
-
-def _require_modules(model: Any, field: str, names: Sequence[str]) -> None:
-    """PEFT passes over a name that no module has, as long as another one fits."""
-    modules = {name for name, _ in model.named_modules() if name}
-    last = {name.rpartition(".")[2] for name in modules}
-    for name in names:
-        if not any(module == name or module.endswith(f".{name}") for module in modules):
-            close = nearest(name, sorted(last))
-            known = f"did you mean '{close}'?" if close else f"it has {', '.join(sorted(last))}"
-            raise InvalidSpec(
-                f"adapter.{field} names '{name}', but the model has no such module: {known}",
-                f"adapter.{field}",
-            )
+    return names[spec.precision if spec.adapts or frozen else "fp32"]
 
 
 def _require_fp32_trainables(model: Any, spec: TrainSpec) -> None:
-    """Half-precision gradients cannot be unscaled: cast what is trained to fp32 under fp16."""
+    """Gradients in fp16 cannot be unscaled, and many steps of AdamW are too small for bf16.
+
+    Who trains whole weights in bf16 (`model.dtype`) has asked for it.
+    """
     import torch
 
-    if spec.precision != "fp16":
+    if spec.precision != "fp16" and not spec.adapts:
         return
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
@@ -189,7 +177,7 @@ def _facts(model: Any) -> dict[str, Any]:
         "revision": getattr(model.config, "_commit_hash", None),
         "dtype": str(model.dtype).removeprefix("torch."),
         "attn_implementation": model.config._attn_implementation,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": model.num_parameters(),  # those in 4 bits are two in a byte
     }
 
 

@@ -43,6 +43,8 @@ def content_key(
         "max_samples": spec.evaluation.max_samples,
         "tokenizer": _tokenizer(launch, tokenizer_dir, secrets),
     }
+    if spec.model.new_tokens:
+        parts["new_tokens"] = [spec.model.add_tokens, spec.model.add_special_tokens]
     return canonical_hash(parts)
 
 

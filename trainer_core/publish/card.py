@@ -10,6 +10,13 @@ from trainer_core.task_facts import ModelKind
 
 _NOT_SETTINGS = {"type", "chat_template", "default_system", "loss_on", "label_names"}
 _SHOWN_LABELS = 20
+_ADAPTERS = {
+    "lora": "A LoRA adapter",
+    "adalora": "An AdaLoRA adapter",
+    "ia3": "An (IA)³ adapter",
+    "vera": "A VeRA adapter",
+    "layernorm": "Trained norms",
+}
 _EMBEDDING = """from sentence_transformers import SentenceTransformer
 
 folder = "…"  # this folder
@@ -23,7 +30,8 @@ class CardFacts:
     """What the card says beside the spec.
 
     `kind` is `adapter`, `merged` or `full`; `merge_drift` the largest difference of logits that
-    merging made; `base` the reference of the base model.
+    merging made, `quantization_drift` that to the model on its quantized base, as shares of the
+    largest logit; `base` the reference of the base model.
     """
 
     name: str
@@ -35,6 +43,7 @@ class CardFacts:
     template_hash: str | None
     versions: dict[str, str]
     merge_drift: float | None = None
+    quantization_drift: float | None = None
 
 
 def model_card(spec: TrainSpec, facts: CardFacts) -> str:
@@ -68,17 +77,25 @@ def _front_matter(spec: TrainSpec, facts: CardFacts) -> str:
 
 
 def _summary(spec: TrainSpec, facts: CardFacts) -> str:
+    adapter = _ADAPTERS.get(spec.adapter.type if spec.adapter else "", "")
     what = {
-        "adapter": "A LoRA adapter for",
-        "merged": "A LoRA adapter merged into",
-        "full": "A full fine-tuning of",
+        "adapter": f"{adapter} for",
+        "merged": f"{adapter} merged into",
+        "full": "A partial fine-tuning of" if spec.adapter else "A full fine-tuning of",
     }[facts.kind]
     made_by = task_of(spec).FACTS.card.made_by
     if _is_from_scratch(spec):
         what = "A model that began at random, with the tokenizer of"
     text = f"{what} `{facts.base}`, made by {made_by} ({facts.steps} steps)."
     if facts.merge_drift is not None:
-        text += f" Merging changed the logits by at most {facts.merge_drift:.3g}."
+        text += (
+            f" Merging changed the logits by at most {facts.merge_drift:.3g} of the largest one."
+        )
+    if facts.quantization_drift is not None:
+        text += (
+            " It was trained on a quantized base and merged onto the whole one: between the two the"
+            f" logits differ by at most {facts.quantization_drift:.3g} of the largest one."
+        )
     return text
 
 
@@ -120,6 +137,10 @@ def _settings(spec: TrainSpec) -> dict[str, Any]:
     settings |= spec.task.model_dump(exclude=_NOT_SETTINGS, exclude_none=True)
     if spec.adapter is not None:
         settings |= {f"adapter.{k}": v for k, v in spec.adapter.model_dump().items()}
+    if spec.quantization is not None:
+        settings |= {f"quantization.{k}": v for k, v in spec.quantization.model_dump().items()}
+    if spec.model.new_tokens:
+        settings["new tokens"] = ", ".join(spec.model.new_tokens[:_SHOWN_LABELS])
     return settings
 
 

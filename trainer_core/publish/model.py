@@ -10,15 +10,17 @@ from typing import Any
 from trainer_core.checkpoints import disk_errors, require_space
 from trainer_core.context import Loaded
 from trainer_core.errors import Diverged, TrainerError
+from trainer_core.memory import DTYPE_BYTES
+from trainer_core.publish.adapter import finish_adapter, is_untrained, save_model_config
 from trainer_core.publish.card import CardFacts, model_card
 from trainer_core.publish.manifest import Manifest, sync_folder, write_manifest
+from trainer_core.publish.merge import merge
 from trainer_core.report import Reporter
 from trainer_core.spec import TrainSpec
 from trainer_core.task import task_of
 
 FOLDER = "model"
 STAGING = ".model.writing"
-_PROBE_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -61,22 +63,52 @@ def _write(
 ) -> Manifest:
     folder.mkdir(parents=True)
     card = publication.card
-    if _is_adapter(model) and publication.spec.publish.merge == "always":
-        model, drift = merge(model)
-        card = replace(card, kind="merged", merge_drift=drift)
-    if hasattr(_config_of(model), "use_cache"):
-        _config_of(model).use_cache = True  # training turned it off; generation wants it
-    model.save_pretrained(folder)
+    _save(model, folder)
+    if _is_adapter(model):
+        finish_adapter(folder, loaded)
+        if task_of(publication.spec).FACTS.model.new_head:
+            save_model_config(model, folder)  # the label map
+        if publication.spec.publish.merge == "always":
+            model, card = _merge_if_true(folder, model, loaded, publication, report)
     loaded.tokenizer.save_pretrained(folder)
     publication.complete(folder)
-    if _is_adapter(model):
-        _name_base(folder / "adapter_config.json", loaded)
-        if task_of(publication.spec).FACTS.model.new_head:
-            _config_of(model).save_pretrained(folder)  # the label map
     check_weights(folder, model, report)
     (folder / "README.md").write_text(model_card(publication.spec, card))
     (folder / "run_lock.json").write_text(json.dumps(publication.lock, indent=1))
     return write_manifest(folder, "model", card.steps, publication.hashes)
+
+
+def _save(model: Any, folder: Path) -> None:
+    config = _config_of(model)
+    if hasattr(config, "use_cache"):
+        config.use_cache = True  # training turned it off; generation wants it
+    model.save_pretrained(folder)
+
+
+def _merge_if_true(
+    folder: Path, model: Any, loaded: Loaded, publication: Publication, report: Reporter
+) -> tuple[Any, CardFacts]:
+    """Put the merged model into `folder` in place of the adapter, if it says the same."""
+    check_weights(folder, model, report)
+    merged = merge(model, loaded, folder)
+    limit = publication.spec.publish.max_merge_drift or merged.limit
+    if not merged.drift <= limit:
+        report.warn(
+            "merge_refused",
+            f"merging would change the logits by {merged.drift:.3g} of the largest one, more than"
+            f" publish.max_merge_drift allows ({limit:.3g}): the adapter is published alone",
+        )
+        return model, publication.card
+    shutil.rmtree(folder)
+    folder.mkdir()
+    _save(merged.model, folder)
+    report.log(f"merged: logits changed by {merged.drift:.3g} of the largest one")
+    drifts = (merged.drift, merged.quantization_drift)
+    publication.lock["merge"] = dict(zip(("drift", "quantization_drift"), drifts, strict=True))
+    card = replace(
+        publication.card, kind="merged", merge_drift=drifts[0], quantization_drift=drifts[1]
+    )
+    return merged.model, card
 
 
 def _into_place(staging: Path, folder: Path) -> Path:
@@ -88,34 +120,16 @@ def _into_place(staging: Path, folder: Path) -> Path:
     return folder
 
 
-def merge(model: Any) -> tuple[Any, float]:
-    """Merge an adapter into its base; also the largest difference of logits on a probe.
-
-    The base is never quantized here: it is held in 16 or 32 bits.
-    """
-    import torch
-
-    model.eval()
-    vocabulary = model.get_input_embeddings().num_embeddings
-    probe = torch.arange(_PROBE_TOKENS, device=model.device)[None] * 7919 % vocabulary
-    with torch.no_grad():
-        before = model(input_ids=probe)[0].float()
-        merged = model.merge_and_unload()
-        after = merged(input_ids=probe)[0].float()
-    return merged, (before - after).abs().max().item()
-
-
 def check_weights(folder: Path, model: Any, report: Reporter) -> None:
-    """Reopen what was written: something, finite, and an adapter that is not all zero.
+    """Reopen what was written: something, finite, and an adapter that is no longer as it began.
 
-    Raises TrainerError, and Diverged for what training broke. An adapter that training left at
-    zero is written rightly: a warning.
+    Raises TrainerError, and Diverged for what training broke. An adapter that training left as it
+    was is written rightly: a warning.
     """
     tensors = 0
-    written = 0.0
     for name, tensor in _tensors(folder):
         tensors += 1
-        if not tensor.numel():
+        if not tensor.numel() and not _may_be_empty(model):
             raise TrainerError(f"the written weights are not usable: {name} is empty")
         if not tensor.isfinite().all():
             raise Diverged(
@@ -123,22 +137,24 @@ def check_weights(folder: Path, model: Any, report: Reporter) -> None:
                 " training.weight_decay",
                 "training.learning_rate",
             )
-        if "lora_B" in name:
-            written = max(written, tensor.abs().max().item())
     if not tensors:
         raise TrainerError("no weights were written")
-    if _is_adapter(model) and not written:
-        _explain_zero(model, report)
+    if _is_adapter(model):
+        _explain_untrained(folder, model, report)
 
 
-def _explain_zero(model: Any, report: Reporter) -> None:
-    trained = [p for name, p in model.named_parameters() if "lora_B" in name]
-    if any(parameter.detach().any() for parameter in trained):
-        raise TrainerError("the written adapter is all zero, but the trained one is not")
+def _explain_untrained(folder: Path, model: Any, report: Reporter) -> None:
+    from peft import get_peft_model_state_dict
+
+    kind = model.peft_config["default"].peft_type.value
+    if not is_untrained(dict(_tensors(folder)), kind):
+        return
+    if is_untrained(get_peft_model_state_dict(model), kind) is False:
+        raise TrainerError("the written adapter is untrained, but the one in memory is not")
     report.warn(
         "adapter_unchanged",
-        "the adapter is all zero: training changed nothing (too few steps, or a learning rate of"
-        " 0 in all of them)",
+        "the adapter is as it began: training changed nothing (too few steps, or a learning rate"
+        " of 0 in all of them)",
     )
 
 
@@ -151,11 +167,9 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Any]]:
                 yield name, file.get_tensor(name)
 
 
-def _name_base(path: Path, loaded: Loaded) -> None:
-    config = json.loads(path.read_text())
-    config["base_model_name_or_path"] = loaded.reference
-    config["revision"] = loaded.facts.get("revision")
-    path.write_text(json.dumps(config, indent=2, sort_keys=True))
+def _may_be_empty(model: Any) -> bool:
+    """AdaLoRA takes the ranks of some layers away altogether."""
+    return _is_adapter(model) and bool(getattr(model.peft_config["default"], "rank_pattern", None))
 
 
 def _is_adapter(model: Any) -> bool:
@@ -168,6 +182,8 @@ def _config_of(model: Any) -> Any:
 
 def _needed_bytes(model: Any, spec: TrainSpec) -> int:
     adapter_only = _is_adapter(model) and spec.publish.merge != "always"
+    if spec.quantization is not None and not adapter_only:
+        return int(model.get_base_model().num_parameters() * DTYPE_BYTES[spec.model.dtype])
     return sum(
         p.numel() * p.element_size()
         for p in model.parameters()

@@ -5,10 +5,22 @@ Only `task`, `model` and `data` are required. A field left out (None, or `auto`)
 (Transformers, TRL, PEFT).
 """
 
+from trainer_core.spec.adapter import (
+    AdaLoraAdapter,
+    Adapter,
+    FreezeAdapter,
+    Ia3Adapter,
+    LayerNormAdapter,
+    LoraAdapter,
+    PeftAdapter,
+    TargetModules,
+    VeraAdapter,
+)
 from trainer_core.spec.base import Name, SecretRef, Strict, TaskBlock
 from trainer_core.spec.data import Data, DataFormat, DataSource, SplitRatio
 from trainer_core.spec.launch import Launch, Paths
 from trainer_core.spec.model import ModelRef
+from trainer_core.spec.quantization import Quantization
 from trainer_core.spec.results import Checkpoint, Evaluation, MlflowTracking, Publish, Tracking
 from trainer_core.spec.task import TaskSpec
 from trainer_core.spec.tasks.clm import ClmTask
@@ -19,9 +31,11 @@ from trainer_core.spec.tasks.sentence_transformer import SentenceTransformerTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
 from trainer_core.spec.train import TrainSpec
-from trainer_core.spec.training import Distributed, LoraAdapter, TargetModules, Training
+from trainer_core.spec.training import Distributed, Training
 
 __all__ = [
+    "AdaLoraAdapter",
+    "Adapter",
     "Checkpoint",
     "ClmTask",
     "Data",
@@ -30,15 +44,20 @@ __all__ = [
     "Distributed",
     "DpoTask",
     "Evaluation",
+    "FreezeAdapter",
+    "Ia3Adapter",
     "KtoTask",
     "Launch",
+    "LayerNormAdapter",
     "LoraAdapter",
     "MlflowTracking",
     "MlmTask",
     "ModelRef",
     "Name",
     "Paths",
+    "PeftAdapter",
     "Publish",
+    "Quantization",
     "SecretRef",
     "SentenceTransformerTask",
     "SftTask",
@@ -52,4 +71,5 @@ __all__ = [
     "Tracking",
     "TrainSpec",
     "Training",
+    "VeraAdapter",
 ]

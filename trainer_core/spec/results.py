@@ -56,3 +56,11 @@ class Publish(Strict):
     merge: Literal["auto", "never", "always"] = Field(
         "auto", description="`always`: publish base and adapter merged; `auto`: the adapter alone."
     )
+    max_merge_drift: float | None = Field(
+        None,
+        gt=0,
+        le=10,
+        description="Largest change that merging may make to a logit, as a share of the largest "
+        "logit; above it the adapter is published alone, with a warning. Default: 0.001 for a base "
+        "in fp32, 0.05 for one in 16 bits.",
+    )

@@ -2,12 +2,14 @@
 
 from typing import Literal
 
+from trainer_core.spec.adapter import Adapter, FreezeAdapter
 from trainer_core.spec.base import Strict
 from trainer_core.spec.data import Data
 from trainer_core.spec.model import ModelRef
+from trainer_core.spec.quantization import Quantization
 from trainer_core.spec.results import Checkpoint, Evaluation, Publish, Tracking
 from trainer_core.spec.task import TaskSpec
-from trainer_core.spec.training import Distributed, LoraAdapter, Training
+from trainer_core.spec.training import Distributed, Training
 
 
 class TrainSpec(Strict):
@@ -17,7 +19,8 @@ class TrainSpec(Strict):
     model: ModelRef
     data: Data
     training: Training = Training()
-    adapter: LoraAdapter | None = None
+    adapter: Adapter | None = None
+    quantization: Quantization | None = None
     backend: Literal["auto", "hf"] = "auto"
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     distributed: Distributed = Distributed()
@@ -25,3 +28,8 @@ class TrainSpec(Strict):
     checkpoint: Checkpoint = Checkpoint()
     tracking: Tracking = Tracking()
     publish: Publish = Publish()
+
+    @property
+    def adapts(self) -> bool:
+        """Whether new weights beside a frozen base are trained, which are published alone."""
+        return self.adapter is not None and not isinstance(self.adapter, FreezeAdapter)

@@ -1,12 +1,15 @@
-"""`training`, `adapter` and `distributed`: the loop, and what of the model is trained."""
+"""`training` and `distributed`: the loop, and how it is spread."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from trainer_core.spec.base import MOST, Strict
 
-TargetModules = Literal["all-linear"] | Annotated[list[str], Field(min_length=1)]
+Optimizer = Literal[
+    "adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "stable_adamw",
+    "adafactor", "sgd",
+]  # fmt: skip
 
 
 class Training(Strict):
@@ -18,7 +21,11 @@ class Training(Strict):
     per_device_train_batch_size: int | None = Field(None, ge=1, le=65_536)
     per_device_eval_batch_size: int | None = Field(None, ge=1, le=65_536)
     gradient_accumulation_steps: int | None = Field(None, ge=1, le=65_536)
-    optim: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd"] = "adamw_torch_fused"
+    optim: Optimizer = Field(
+        "adamw_torch_fused",
+        description="`adamw_8bit` holds its states in 8 bits, `paged_adamw_8bit` moves them to the "
+        "host's memory when the GPU's is full, `stable_adamw` clips each tensor's step by itself.",
+    )
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     adam_epsilon: float = Field(1e-8, gt=0, le=1)
@@ -35,19 +42,6 @@ class Training(Strict):
     gradient_checkpointing: bool | None = None
     neftune_noise_alpha: float | None = Field(None, gt=0, le=1000)
     logging_steps: int = Field(1, ge=1, le=MOST)
-
-
-class LoraAdapter(Strict):
-    """Low-rank adapter (PEFT's LoraConfig)."""
-
-    type: Literal["lora"]
-    r: int = Field(16, ge=1, le=1024)
-    lora_alpha: float = Field(32, gt=0, le=65_536)
-    lora_dropout: float = Field(0.05, ge=0, lt=1)
-    target_modules: TargetModules = "all-linear"
-    modules_to_save: list[str] = Field(default_factory=list)
-    use_rslora: bool = False
-    bias: Literal["none", "all", "lora_only"] = "none"
 
 
 class Distributed(Strict):

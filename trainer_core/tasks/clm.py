@@ -65,10 +65,11 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
     task = block_of(spec, ClmTask)
     yield from from_config_problems(spec, task.from_config)
     if (
-        spec.adapter is not None
+        spec.adapts
         and task.from_config is None
         and task.embedding_learning_rate is not None
-        and not spec.adapter.modules_to_save
+        and not getattr(spec.adapter, "modules_to_save", [])
+        and not spec.model.new_tokens
     ):
         text = (
             "task.embedding_learning_rate has no effect, because an adapter trains no embeddings: "

@@ -13,6 +13,7 @@ from trainer_core.measures import BatchMeans
 from trainer_core.pairs import PairCollator, preference_problems
 from trainer_core.problems import Problem
 from trainer_core.references import (
+    COMPARED_ADAPTERS,
     FollowingReference,
     reference_model,
     settle_reference,
@@ -20,7 +21,7 @@ from trainer_core.references import (
 )
 from trainer_core.spec import DpoTask, TrainSpec
 from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
-from trainer_core.task_rules import template_problem
+from trainer_core.task_rules import lasting_base_problems, template_problem
 
 
 def _frozen_copies(spec: TrainSpec) -> int:
@@ -57,6 +58,7 @@ FACTS = TaskFacts(
         "logps/rejected",
     ),
     over_length=("error", "truncate_right", "drop"),
+    adapters=COMPARED_ADAPTERS,
     frozen_copies=_frozen_copies,
 )
 
@@ -74,7 +76,9 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
     """Losses and references that do not go together, and a template that is none."""
     task = block_of(spec, DpoTask)
     reference = task.reference or open_fields(spec)["reference"]
-    yield from preference_problems(task, reference, adapted=spec.adapter is not None)
+    yield from preference_problems(task, reference, adapted=spec.adapts)
+    if reference != "model":
+        yield from lasting_base_problems(spec)
     yield from template_problem(task.chat_template)
 
 

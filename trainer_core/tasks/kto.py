@@ -13,6 +13,7 @@ from trainer_core.loop import ExactLoop, Scores, attach, trainer_class
 from trainer_core.loss_kernel import ensure_loss_kernel
 from trainer_core.problems import Problem
 from trainer_core.references import (
+    COMPARED_ADAPTERS,
     FollowingReference,
     reference_model,
     reference_problems,
@@ -21,7 +22,7 @@ from trainer_core.references import (
 )
 from trainer_core.spec import KtoTask, TrainSpec
 from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
-from trainer_core.task_rules import template_problem
+from trainer_core.task_rules import lasting_base_problems, template_problem
 
 
 def _frozen_copies(spec: TrainSpec) -> int:
@@ -59,6 +60,7 @@ FACTS = TaskFacts(
         "kl",
     ),
     over_length=("error", "truncate_right", "drop"),
+    adapters=COMPARED_ADAPTERS,
     frozen_copies=_frozen_copies,
 )
 
@@ -76,8 +78,10 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
     """References that cannot be made, and a template that is none."""
     task = block_of(spec, KtoTask)
     reference = task.reference or open_fields(spec)["reference"]
-    for field, message in reference_problems(task, reference, adapted=spec.adapter is not None):
+    for field, message in reference_problems(task, reference, adapted=spec.adapts):
         yield Problem(pointer=f"/task/{field}", message=f"task.{field} {message}")
+    if reference != "model":
+        yield from lasting_base_problems(spec)
     yield from template_problem(task.chat_template)
 
 
