@@ -18,6 +18,7 @@ from app.db import LoopStatements
 from app.events.feed import Feed
 from app.events.routes import router as events
 from app.health.routes import router as health
+from app.health.service import Looks
 from app.http import handle_errors
 from app.jobs.routes import router as jobs
 from app.keys.routes import router as keys
@@ -57,6 +58,7 @@ async def _lifespan(
     to_thread.current_default_thread_limiter().total_tokens = settings.threads
     clean_uploads(settings.home)
     app.state.statements = LoopStatements(settings)
+    app.state.looks = Looks()
     try:
         async with Feed(settings).running() as app.state.feed:
             yield

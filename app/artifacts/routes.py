@@ -12,6 +12,7 @@ from app.auth import Caller, Role, require
 from app.db import transaction
 from app.http import Answers, JobId
 from app.storage import get_store
+from app.store_threads import waits_for_store
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["artifacts"])
 
@@ -58,6 +59,7 @@ def list_artifacts(job_id: JobId, caller: Caller = require(Role.VIEWER)) -> Arti
 @router.get(
     "/artifacts.tar", summary="Download all artifacts", response_class=Response, responses=ARCHIVE
 )
+@waits_for_store
 def download_archive(
     job_id: JobId,
     kind: Annotated[
@@ -78,6 +80,7 @@ def download_archive(
     response_class=Response,
     responses=DOWNLOAD,
 )
+@waits_for_store
 def download_artifact(
     request: Request,
     job_id: JobId,

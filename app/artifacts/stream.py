@@ -1,14 +1,14 @@
 """A body from the store on its way to a client, let go as soon as the client is gone."""
 
 import logging
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import Generator, Mapping
 
 import anyio
-from anyio import to_thread
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.settings import get_settings
+from app.store_threads import at_once, each_in_store_thread
 
 _log = logging.getLogger(__name__)
 
@@ -43,24 +43,21 @@ class Stream(Response):
                 group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(self.blocks.close)
+                await at_once(self.blocks.close)
 
     async def _send(self, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code}
         await send({**head, "headers": self.raw_headers})
         patience = get_settings().download_stall
-        async for block in self._read():
+        async for block in each_in_store_thread(self.blocks):
+            if not block:
+                continue
             with anyio.move_on_after(patience) as waited:
                 await send({"type": "http.response.body", "body": block, "more_body": True})
             if waited.cancelled_caught:
                 _log.warning("a download is broken off: its client took nothing for %g s", patience)
                 return
         await send({"type": "http.response.body", "body": b""})
-
-    async def _read(self) -> AsyncIterator[bytes]:
-        while (block := await to_thread.run_sync(next, self.blocks, None)) is not None:
-            if block:
-                yield block
 
 
 async def _until_gone(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -28,6 +28,7 @@ from app.http import ULID, Answers, body_problems
 from app.models import Dataset
 from app.settings import get_settings
 from app.storage import get_store
+from app.store_threads import in_store_thread, waits_for_store
 
 router = APIRouter(prefix="/datasets", tags=["datasets"])
 
@@ -137,7 +138,7 @@ async def _upload(request: Request, query: UploadQuery, project_id: str) -> Data
         service.check_form(form, received.sha256)
         received.path = received.path.rename(folder / f"upload{suffix_of(form.file_name)}")
         found = await inspect_upload(received.path, form.file_name)
-        return await to_thread.run_sync(
+        return await in_store_thread(
             service.keep_upload, get_store(), project_id, form, received, found
         )
 
@@ -174,6 +175,7 @@ def get_dataset(dataset_id: DatasetId, caller: Caller = require(Role.VIEWER)) ->
 
 
 @router.get("/{dataset_id}/preview", summary="See the first rows", responses=_ABSENT)
+@waits_for_store
 def preview_dataset(
     dataset_id: DatasetId,
     limit: Annotated[int, Query(ge=1, le=100, description="Rows.")] = 10,
@@ -192,6 +194,7 @@ def preview_dataset(
     summary="Delete a data set",
     responses={**_ABSENT, **_IN_USE},
 )
+@waits_for_store
 def delete_dataset(dataset_id: DatasetId, caller: Caller = require(Role.SUBMITTER)) -> None:
     """Delete a version and its file; its number is never used again.
 

@@ -1,9 +1,9 @@
 """`/healthz`, `/readyz` (open, names only) and `/metrics` (operators)."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from app.auth import Caller, Role, require
-from app.health import gauges, service
+from app.health import gauges
 from app.health.schemas import Liveness, Readiness
 
 router = APIRouter(tags=["health"])
@@ -24,9 +24,12 @@ async def healthz() -> Liveness:
         503: {"model": Readiness, "description": "Something is missing; `missing` names it"}
     },
 )
-def readyz(response: Response) -> Readiness:
-    """Look at database, broker, store, MLflow and workers, two seconds at most."""
-    found = service.readiness()
+async def readyz(request: Request, response: Response) -> Readiness:
+    """Look at database, broker, store, MLflow and workers, two seconds at most.
+
+    An answer serves everybody for a second.
+    """
+    found: Readiness = await request.app.state.looks.readiness()
     if not found.ready:
         response.status_code = 503
         response.headers["Retry-After"] = "5"

@@ -1,8 +1,10 @@
 """What the service needs, and whether it answers; each look takes two seconds at most."""
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
 import redis
@@ -17,6 +19,7 @@ from app.settings import get_settings
 from app.storage import get_store
 
 _TIMEOUT = 2.0
+KEPT = 1.0  # seconds that an answer serves everybody
 _FAILURES = (
     sqlalchemy.exc.SQLAlchemyError,
     redis.RedisError,
@@ -25,7 +28,7 @@ _FAILURES = (
     OSError,
 )
 _pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="readiness")
-_running: dict[str, Future[None]] = {}
+_running: dict[str, Future[bool]] = {}
 _log = logging.getLogger(__name__)
 
 
@@ -68,23 +71,48 @@ _NEEDED: dict[str, Callable[[], None]] = {"database": _database, "broker": _brok
 _WANTED: dict[str, Callable[[], None]] = {"mlflow": _mlflow, "workers": _workers}
 
 
-def readiness() -> Readiness:
+class Looks:
+    """One look at a time, whose answer serves whoever asks within a second of it.
+
+    It costs the threads of other requests nothing. Belongs to the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._look: asyncio.Task[Readiness] | None = None
+        self._until = 0.0
+
+    async def readiness(self) -> Readiness:
+        """Return what a look that is not over, or was over lately, has found."""
+        if self._look is None or (self._look.done() and time.monotonic() > self._until):
+            self._look = asyncio.create_task(self._renew())
+        return await asyncio.shield(self._look)
+
+    async def _renew(self) -> Readiness:
+        try:
+            return await _look_at_all()
+        finally:
+            self._until = time.monotonic() + KEPT
+
+
+async def _look_at_all() -> Readiness:
     """Look at every part at once; a look that hangs counts as no answer and is not repeated."""
     parts = _NEEDED | _WANTED
     for name, look in parts.items():
         if name not in _running or _running[name].done():
-            _running[name] = _pool.submit(_quietly, name, look)
-    wait(_running.values(), timeout=_TIMEOUT + 0.5)
-    absent = {name for name, look in _running.items() if not look.done() or look.exception()}
+            _running[name] = _pool.submit(_answers, name, look)
+    looks = {name: asyncio.wrap_future(look) for name, look in _running.items()}
+    await asyncio.wait(looks.values(), timeout=_TIMEOUT + 0.5)
+    absent = {name for name, look in looks.items() if not look.done() or not look.result()}
     missing = [name for name in _NEEDED if name in absent]
     return Readiness(
         ready=not missing, missing=missing, degraded=[name for name in _WANTED if name in absent]
     )
 
 
-def _quietly(name: str, look: Callable[[], None]) -> None:
+def _answers(name: str, look: Callable[[], None]) -> bool:
     try:
         look()
     except _FAILURES as error:
         _log.info("not ready: %s: %s", name, getattr(error, "orig", None) or error)
-        raise
+        return False
+    return True

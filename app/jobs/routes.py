@@ -13,6 +13,7 @@ from app.jobs.schemas import CloneRequest, JobOut, JobPage, JobPatch, JobQuery, 
 from app.jobs.spec import JobSpec
 from app.jobs.submit import Submission, submit
 from app.storage import get_store
+from app.store_threads import waits_for_store
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -174,6 +175,7 @@ def clone_job(
 @router.delete(
     "/{job_id}", status_code=204, summary="Delete a job", responses={**_ABSENT, **_STATE}
 )
+@waits_for_store
 def delete_job(
     job_id: JobId,
     *,

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
@@ -10,6 +11,7 @@ from app.http import JobId
 from app.logs import service
 from app.logs.schemas import LogQuery
 from app.storage import content_disposition
+from app.store_threads import each_in_store_thread, in_store_thread
 
 router = APIRouter(tags=["events"])
 
@@ -34,12 +36,17 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     response_class=StreamingResponse,
     responses=_ANSWERS,
 )
-def job_logs(
+async def job_logs(
     job_id: JobId, query: Annotated[LogQuery, Query()], caller: Caller = require(Role.VIEWER)
 ) -> StreamingResponse:
     """Return lines of text, oldest first; a stream of `log` events shows the same live."""
-    wanted = service.find_range(caller.project_id, job_id, query)
+    wanted = await to_thread.run_sync(service.find_range, caller.project_id, job_id, query)
+    if query.tail is not None:
+        run = in_store_thread if wanted.archived else to_thread.run_sync
+        wanted = await run(service.newest_of, wanted, query.tail)
     headers = {"X-Next-After": str(wanted.last)}
     if query.download:
         headers["Content-Disposition"] = content_disposition(f"{job_id}.log")
-    return StreamingResponse(service.lines(wanted), headers=headers, media_type="text/plain")
+    lines = service.lines(wanted)
+    body = each_in_store_thread(lines) if wanted.archived else lines
+    return StreamingResponse(body, headers=headers, media_type="text/plain")

@@ -55,6 +55,8 @@ class LogRange:
     last: int
     attempt_id: str | None = None
     rank: int | None = None
+    archived: bool = False
+    """Some of them lie in the object store."""
 
     def values(self) -> dict[str, object]:
         """Return the statements' parameters."""
@@ -68,13 +70,13 @@ class LogRange:
 
 
 def find_range(project_id: str, job_id: str, query: LogQuery) -> LogRange:
-    """Return what to read; raises NotFound and BadRequest."""
+    """Return what to read, but for `tail`; raises NotFound and BadRequest."""
     with statement() as session:
         job = require_job(session, project_id, job_id)
         attempt_id = query.attempt and _attempt(session, job_id, query.attempt)
         after = parse_cursor(job, query.after)
-    wanted = LogRange(job_id, after, job.last_seq, attempt_id or None, query.rank)
-    return wanted if query.tail is None else _tail(wanted, query.tail)
+    archived = after < job.archived_seq
+    return LogRange(job_id, after, job.last_seq, attempt_id or None, query.rank, archived)
 
 
 def _attempt(session: Session, job_id: str, number: int) -> str:
@@ -84,7 +86,7 @@ def _attempt(session: Session, job_id: str, number: int) -> str:
     return str(found)
 
 
-def _tail(wanted: LogRange, count: int) -> LogRange:
+def newest_of(wanted: LogRange, count: int) -> LogRange:
     """Return the range of the newest `count` lines."""
     with statement() as session:
         archived, found, first = session.execute(_TAIL, {**wanted.values(), "tail": count}).one()

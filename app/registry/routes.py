@@ -12,6 +12,7 @@ from app.http import Answers
 from app.registry import files, service, view
 from app.registry.schemas import ModelOut, ModelPage, PageQuery, VersionDetail, VersionPage
 from app.storage import get_store
+from app.store_threads import waits_for_store
 
 router = APIRouter(prefix="/models", tags=["models"])
 
@@ -55,6 +56,7 @@ def list_versions(
 
 
 @router.get("/{name}/versions/{version}", summary="Look at a version", responses=_ABSENT)
+@waits_for_store
 def get_version(
     name: Name, version: Version, caller: Caller = require(Role.VIEWER)
 ) -> VersionDetail:
@@ -71,6 +73,7 @@ def get_version(
     response_class=Response,
     responses=ARCHIVE,
 )
+@waits_for_store
 def download_version(
     name: Name, version: Version, caller: Caller = require(Role.VIEWER)
 ) -> Response:
@@ -88,6 +91,7 @@ def download_version(
     response_class=Response,
     responses=DOWNLOAD,
 )
+@waits_for_store
 def download_file(
     request: Request,
     name: Name,
@@ -109,6 +113,7 @@ def download_file(
     summary="Delete a version",
     responses={**_ABSENT, **_IN_USE},
 )
+@waits_for_store
 def delete_version(name: Name, version: Version, caller: Caller = require(Role.SUBMITTER)) -> None:
     """Take a version out of the registry and delete its files; its number is never used again.
 

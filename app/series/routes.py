@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Response
 
 from app.auth import Caller, Role, require
@@ -9,6 +10,7 @@ from app.http import JobId
 from app.series import service
 from app.series.schemas import Series, SeriesQuery
 from app.storage import content_disposition
+from app.store_threads import in_store_thread
 
 router = APIRouter(tags=["events"])
 
@@ -22,7 +24,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 @router.get(
     "/jobs/{job_id}/metrics", summary="Read metrics", response_model=Series, responses=_ANSWERS
 )
-def job_metrics(
+async def job_metrics(
     job_id: JobId,
     query: Annotated[SeriesQuery, Query()],
     accept: Annotated[
@@ -32,9 +34,16 @@ def job_metrics(
 ) -> Any:
     """Return series by name, down-sampled to `max_points` each, as JSON or CSV."""
     wants_csv = query.format == "csv" or (query.format is None and "text/csv" in accept.lower())
-    with service.read_points(caller.project_id, job_id, query) as points:
+    source = await to_thread.run_sync(service.find, caller.project_id, job_id)
+    run = in_store_thread if source.ranges else to_thread.run_sync
+    return await run(_answer, source, query, wants_csv)
+
+
+def _answer(source: service.Source, query: SeriesQuery, wants_csv: bool) -> Response:  # noqa: FBT001
+    with service.read_points(source, query) as points:
         if not wants_csv:
-            return Series(series=service.by_name(points))
+            body = Series(series=service.by_name(points)).model_dump_json()
+            return Response(body, media_type="application/json")
         body = "".join(service.as_csv(points))
-    headers = {"Content-Disposition": content_disposition(f"{job_id}-metrics.csv")}
+    headers = {"Content-Disposition": content_disposition(f"{source.job_id}-metrics.csv")}
     return Response(body, headers=headers, media_type="text/csv")

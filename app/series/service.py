@@ -9,6 +9,7 @@ import io
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any
 
@@ -78,42 +79,53 @@ _POINTS = {False: _points(_KEPT), True: _points(_KEPT + _ARCHIVED)}
 _TABLE = text("CREATE TEMPORARY TABLE archived_metrics (line jsonb) ON COMMIT DROP")
 
 
+@dataclass(frozen=True)
+class Source:
+    """A job whose series are wanted, as it was a moment ago."""
+
+    project_id: str
+    job_id: str
+    job: JobState
+    ranges: list[Range]
+
+
+def find(project_id: str, job_id: str) -> Source:
+    """Return where the job's series lie; raises NotFound."""
+    with statement() as session:
+        job = require_job(session, project_id, job_id)
+        ranges = ranges_of(session, job_id) if job.archived_seq else []
+    return Source(project_id, job_id, job, ranges)
+
+
 @contextmanager
-def read_points(project_id: str, job_id: str, query: SeriesQuery) -> Iterator[Iterable[Row]]:
+def read_points(source: Source, query: SeriesQuery) -> Iterator[Iterable[Row]]:
     """Yield (name, step, value, time) by name and step; raises NotFound and Unavailable."""
     names = [name.strip() for name in query.names.split(",")] if query.names else None
-    values = {"job_id": job_id, "names": names, "max_points": query.max_points}
-    with _snapshot(project_id, job_id) as (session, archived):
+    values = {"job_id": source.job_id, "names": names, "max_points": query.max_points}
+    with _snapshot(source) as (session, archived):
         yield (tuple(row) for row in session.execute(_POINTS[archived], values))
 
 
 @contextmanager
-def _snapshot(project_id: str, job_id: str) -> Iterator[tuple[Session, bool]]:
+def _snapshot(source: Source) -> Iterator[tuple[Session, bool]]:
     """Yield a session that sees all events of one moment, and whether some come from the archive.
 
     The store is read before, without a session; when more was archived meanwhile, again.
     """
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as lines:
-        job, ranges = _state(project_id, job_id)
         for _ in range(_TRIES):
-            reached = job.archived_seq
-            _fetch(ranges, lines)
+            reached = source.job.archived_seq
+            _fetch(source.ranges, lines)
             with transaction() as session:
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-                job = require_job(session, project_id, job_id)
+                job = require_job(session, source.project_id, source.job_id)
                 if job.archived_seq == reached:
                     if reached:
                         _bring_back(session, lines)
                     yield session, reached > 0
                     return
-            job, ranges = _state(project_id, job_id)
-        raise RuntimeError(f"the archive of {job_id} did not stand still")
-
-
-def _state(project_id: str, job_id: str) -> tuple[JobState, list[Range]]:
-    with statement() as session:
-        job = require_job(session, project_id, job_id)
-        return job, ranges_of(session, job_id) if job.archived_seq else []
+            source = find(source.project_id, source.job_id)
+        raise RuntimeError(f"the archive of {source.job_id} did not stand still")
 
 
 def _fetch(ranges: list[Range], lines: IO[bytes]) -> None:

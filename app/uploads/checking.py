@@ -21,6 +21,7 @@ from app.errors import Conflict, InvalidPayload
 from app.models import Dataset, Upload
 from app.settings import get_settings
 from app.storage import Store, StoreUnavailable
+from app.store_threads import in_store_thread
 from app.uploads import store
 from app.uploads.service import delete_blocks, form_of
 
@@ -43,12 +44,12 @@ async def check(objects: Store, upload: Upload) -> None:
     except InvalidPayload as refused:
         document = problem.of_service_error(refused).model_dump(mode="json")
         await to_thread.run_sync(_end, upload.id, checker, "refused", document)
-        await to_thread.run_sync(delete_blocks, objects, upload)
+        await _delete_blocks(objects, upload)
         raise
     except BaseException:
         await to_thread.run_sync(_end, upload.id, checker, "receiving", None)
         raise
-    await to_thread.run_sync(delete_blocks, objects, upload)
+    await _delete_blocks(objects, upload)
 
 
 async def check_quietly(objects: Store, upload: Upload) -> None:
@@ -57,6 +58,11 @@ async def check_quietly(objects: Store, upload: Upload) -> None:
         await check(objects, upload)
     except (InvalidPayload, Conflict, StoreUnavailable, OSError) as error:
         _log.warning("upload %s: %s", upload.id, error)
+
+
+async def _delete_blocks(objects: Store, upload: Upload) -> None:
+    with contextlib.suppress(StoreUnavailable):  # housekeeping finds them
+        await in_store_thread(delete_blocks, objects, upload)
 
 
 def _claim(upload_id: str, checker: str) -> bool:
@@ -97,7 +103,7 @@ async def _check(objects: Store, upload: Upload, checker: str) -> None:
     form = form_of(upload)
     with temporary_folder(get_settings().home) as folder:
         path = folder / f"upload{suffix_of(form.file_name)}"
-        sha256 = await to_thread.run_sync(_put_together, objects, upload, path)
+        sha256 = await in_store_thread(_put_together, objects, upload, path)
         datasets.check_form(form, sha256)
         found = await inspect_upload(path, form.file_name)
         received = Received(path, upload.length, sha256, form.file_name)
@@ -111,7 +117,7 @@ async def _check(objects: Store, upload: Upload, checker: str) -> None:
                 objects, upload.project_id, form, received, found, also=done
             )
 
-        await to_thread.run_sync(keep)
+        await in_store_thread(keep)
 
 
 def _put_together(objects: Store, upload: Upload, path: Path) -> str:

@@ -14,6 +14,7 @@ from app.errors import BadRequest, TooLarge
 from app.models import Upload
 from app.settings import get_settings
 from app.storage import Store, StoreUnavailable, join_key
+from app.store_threads import in_store_thread
 from app.uploads import store
 from app.uploads.errors import OffsetMismatch, WrongChecksum
 from app.uploads.service import prefix_of
@@ -64,7 +65,7 @@ class _Sink:
         """Store what waits; without a checksum it counts from now on."""
         if self.waiting:
             data, self.waiting = bytes(self.waiting), bytearray()
-            await to_thread.run_sync(self._store, data)
+            await in_store_thread(self._store, data)
 
     def _store(self, data: bytes) -> None:
         name = f"{self.end:020d}-{secrets.token_hex(4)}"  # of its own: another client may send too
@@ -122,5 +123,6 @@ async def receive(
         raise BadRequest("the upload broke off: go on where HEAD says", "broken_off") from error
     finally:
         if sink.held:
-            await to_thread.run_sync(sink.forget)
+            with contextlib.suppress(StoreUnavailable):  # housekeeping finds them
+                await in_store_thread(sink.forget)
     return sink.end

@@ -16,6 +16,7 @@ from app.http import ULID, Answers, body_problems
 from app.models import Upload
 from app.settings import get_settings
 from app.storage import get_store
+from app.store_threads import waits_for_store
 from app.uploads import service, store
 from app.uploads.checking import check, check_quietly
 from app.uploads.errors import OffsetMismatch, WrongMediaType, WrongVersion
@@ -241,6 +242,7 @@ def _checksum(field: str | None) -> Checksum | None:
     summary="Give an upload up",
     responses={**_ABSENT, 409: {"description": "It is being looked through"}},
 )
+@waits_for_store
 def delete_upload(
     response: Response, upload_id: UploadId, caller: Caller = require(Role.SUBMITTER)
 ) -> None:
