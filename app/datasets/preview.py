@@ -1,21 +1,30 @@
 """The first rows of an uploaded data set, read from the head of its file alone."""
 
+import asyncio
 import json
-import math
+import logging
+import signal
 from pathlib import Path
-from typing import Any
 
+from anyio import to_thread
+
+from app.datasets import limited
+from app.datasets.first_rows import NO_MEMORY
 from app.datasets.schemas import Preview, PreviewRow
+from app.errors import Unavailable
 from app.models import Dataset
 from app.storage import Store
-from trainer_core.data.readers import File, read_file
-from trainer_core.data.rows import Row
-from trainer_core.errors import InvalidData
+from app.store_threads import in_store_thread
 
 HEAD = 2 * 2**20
 _ELSEWHERE = "the rows are read where they are when a job prepares its data"
 _PARQUET = "the rows of a Parquet file are read when a job prepares its data"
 _LONG = f"only rows within the file's first {HEAD >> 20} MiB are shown"
+_LARGE = "the next row is too large to be shown; a job's preparation has more memory for it"
+_SECONDS = 30.0  # for the rows, and as long for a turn
+_AT_ONCE = asyncio.Semaphore(2)
+_ENDED_FOR_SIZE = (None, NO_MEMORY, -signal.SIGKILL, -signal.SIGXCPU)
+_log = logging.getLogger(__name__)
 
 
 def suffix_of(file_name: str) -> str:
@@ -25,48 +34,54 @@ def suffix_of(file_name: str) -> str:
     return endings + (".gz" if dot and not packed else "")
 
 
-def preview(store: Store, dataset: Dataset, limit: int, folder: Path) -> Preview:
-    """Return up to `limit` rows; `folder` is an empty one for the file's head."""
+async def preview(store: Store, dataset: Dataset, limit: int, folder: Path) -> Preview:
+    """Return up to `limit` rows; `folder` is an empty one for the file's head.
+
+    Raises StoreUnavailable, and Unavailable while too many previews are made.
+    """
     if dataset.source != "upload" or dataset.size is None:
         return Preview(dataset_id=dataset.id, rows=[], note=_ELSEWHERE)
     if dataset.file_format == "parquet":
         return Preview(dataset_id=dataset.id, rows=[], note=_PARQUET)
     name = dataset.file_name or "file"
     head = folder / f"head{suffix_of(name)}"
-    head.write_bytes(b"".join(store.iterate(dataset.location, 0, HEAD)))
+    await in_store_thread(_fetch, store, dataset.location, head)
     cut = dataset.size > HEAD
-    rows = _first(File("file", head, name), limit, cut=cut)
-    note = _LONG if cut and len(rows) < limit else None
-    return Preview(dataset_id=dataset.id, rows=[_shown(row) for row in rows], note=note)
+    code = await _in_turn(head, name, limit, cut=cut)
+    rows = await to_thread.run_sync(_read, folder / "rows")
+    note = _LARGE if code in _ENDED_FOR_SIZE else None
+    if cut and not note and len(rows) < limit:
+        note = _LONG
+    return Preview(dataset_id=dataset.id, rows=rows, note=note)
 
 
-def _first(file: File, limit: int, *, cut: bool) -> list[Row]:
-    rows: list[Row] = []
+def _fetch(store: Store, location: str, head: Path) -> None:
+    head.write_bytes(b"".join(store.iterate(location, 0, HEAD)))
+
+
+async def _in_turn(head: Path, name: str, limit: int, *, cut: bool) -> int | None:
+    """Write the rows beside the head; returns how the process ended that read them."""
     try:
-        for row in read_file(file):
-            rows.append(row)
-            if len(rows) == limit:
-                return rows
-    except InvalidData:
-        if not cut:  # a whole file was readable when it was uploaded
-            raise
-    if cut and rows and rows[-1].problem:
-        rows.pop()  # the line on which the head ends
-    return rows
+        async with asyncio.timeout(_SECONDS):
+            await _AT_ONCE.acquire()
+    except TimeoutError as error:
+        message = "too many previews are being made: try again soon"
+        raise Unavailable(message, "preview_busy") from error
+    try:
+        arguments = (str(head), name, str(limit), "cut" if cut else "whole")
+        ended = await limited.run(
+            "app.datasets.first_rows", *arguments, output=head.parent / "rows", seconds=_SECONDS
+        )
+    finally:
+        _AT_ONCE.release()
+    if ended.code != 0:
+        _log.warning("a preview ended with %s: %s", ended.code, ended.errors)
+    if ended.code == 0 or ended.code in _ENDED_FOR_SIZE:
+        return ended.code
+    raise RuntimeError("the preview of an upload failed; its error is logged above")
 
 
-def _shown(row: Row) -> PreviewRow:
-    return PreviewRow(line=row.place.number, values=_plain(row.values), problem=row.problem)
-
-
-def _plain(value: Any) -> Any:
-    """Return the value without what JSON cannot say: NaN, and half characters."""
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, float) and not math.isfinite(value):
-        return json.dumps(value)
-    return value
+def _read(path: Path) -> list[PreviewRow]:
+    """Return the rows that were written whole."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [PreviewRow.model_validate(json.loads(line)) for line in lines]

@@ -175,17 +175,20 @@ def get_dataset(dataset_id: DatasetId, caller: Caller = require(Role.VIEWER)) ->
 
 
 @router.get("/{dataset_id}/preview", summary="See the first rows", responses=_ABSENT)
-@waits_for_store
-def preview_dataset(
+async def preview_dataset(
     dataset_id: DatasetId,
     limit: Annotated[int, Query(ge=1, le=100, description="Rows.")] = 10,
     caller: Caller = require(Role.VIEWER),
 ) -> Preview:
-    """Return the first rows of an upload as they are in its file."""
-    with transaction() as session:
-        found = service.find(session, caller.project_id, dataset_id)
+    """Return the first rows of an upload as they are in its file; long values are cut."""
+    found = await to_thread.run_sync(_find, caller.project_id, dataset_id)
     with temporary_folder(get_settings().home) as folder:
-        return preview(get_store(), found, limit, folder)
+        return await preview(get_store(), found, limit, folder)
+
+
+def _find(project_id: str, dataset_id: str) -> Dataset:
+    with transaction() as session:
+        return service.find(session, project_id, dataset_id)
 
 
 @router.delete(

@@ -96,11 +96,12 @@ class DatasetQuery(BaseModel):
 
 
 class PreviewRow(BaseModel):
-    """One row as it is in the file."""
+    """One row as it is in the file, as far as it is shown."""
 
     line: int
     values: dict[str, Any]
     problem: str | None
+    shortened: bool = Field(description="Long texts and lists are cut, as `…` says.")
 
 
 class Preview(BaseModel):

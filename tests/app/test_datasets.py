@@ -238,7 +238,7 @@ def test_versions_of_many_uploads_at_once(api: Api, store: Store) -> None:
 def test_previews(api: Api) -> None:
     made = taken(upload(api, JSONL, name="preview"))
     shown = api.client.get(f"/datasets/{made['id']}/preview", params={"limit": 1}).json()
-    assert shown["rows"] == [{"line": 1, "values": ROWS[0], "problem": None}]
+    assert shown["rows"] == [{"line": 1, "values": ROWS[0], "problem": None, "shortened": False}]
     assert api.client.get(made["links"]["preview"]).json()["rows"][1]["line"] == 2
     odd = taken(upload(api, b'{"text": "\\ud800", "score": NaN}', "x.jsonl", name="preview"))
     values = api.client.get(odd["links"]["preview"]).json()["rows"][0]["values"]
