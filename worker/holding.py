@@ -9,10 +9,12 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_LOCK = ".use"  # `.lock` is the trainer's: it prepares one folder at a time
+# `.lock` is the trainer's: it prepares one folder at a time.
+_LOCK, _FILLING = ".use", ".filling"
 _held: dict[Path, int] = {}
 
 
@@ -23,7 +25,7 @@ def hold(folder: Path) -> Path:
     """
     if folder not in _held:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _held[folder] = _locked(folder, fcntl.LOCK_SH)
+        _held[folder] = _locked(_lock_file(folder), fcntl.LOCK_SH)
     os.utime(_lock_file(folder))
     return folder
 
@@ -31,7 +33,7 @@ def hold(folder: Path) -> Path:
 def drop(folder: Path) -> bool:
     """Remove the folder unless someone holds it; returns whether it is gone."""
     try:
-        descriptor = _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = _locked(_lock_file(folder), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     try:
@@ -42,6 +44,29 @@ def drop(folder: Path) -> bool:
         return gone
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def alone(folder: Path, patience: float) -> Iterator[None]:
+    """Fill the folder while nobody else does; each lock ends with its process.
+
+    Waits for whoever fills it, and after `patience` seconds no longer: what fills it must bear
+    that, and rename what it made.
+    """
+    path = folder.with_name(f".{folder.name}{_FILLING}")
+    deadline = time.monotonic() + patience
+    descriptor = None
+    while descriptor is None and time.monotonic() < deadline:
+        try:
+            descriptor = _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
 
 
 def last_used(folder: Path) -> float:
@@ -62,9 +87,8 @@ def _lock_file(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}{_LOCK}")
 
 
-def _locked(folder: Path, mode: int) -> int:
+def _locked(path: Path, mode: int) -> int:
     """Return an open descriptor that holds the lock; raises OSError when it is not to be had."""
-    path = _lock_file(folder)
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:

@@ -1,5 +1,6 @@
 """Whole folders between this host and the store: the manifest last, every file checked."""
 
+import contextlib
 import errno
 import hashlib
 import secrets
@@ -21,8 +22,12 @@ from trainer_core.publish.manifest import (
     sync_folder,
     write_durably,
 )
+from worker.holding import alone
 
 _AT_ONCE = 4
+_TRIES = 5
+# One that stands still for so long is not waited for: a second download does no harm.
+_WAIT = 600.0
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,21 @@ def download_folder(
 ) -> Path:
     """Download a whole folder to `folder`, unless it is there already; returns it.
 
-    Raises ObjectMissing, ChecksumMismatch, StoreUnavailable and OSError; nothing half-written
-    stays.
+    Those who want the same folder at once wait for the one that downloads it, and nobody removes a
+    folder that is whole. Raises ObjectMissing, ChecksumMismatch, StoreUnavailable and OSError;
+    nothing half-written stays.
     """
     if is_whole(folder):
         return folder
-    manifest = read_stored_manifest(store, prefix, manifest_sha256)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    with alone(folder, _WAIT):
+        if not is_whole(folder):
+            _fetch(store, prefix, folder, manifest_sha256)
+    return folder
+
+
+def _fetch(store: Store, prefix: str, folder: Path, manifest_sha256: str | None) -> None:
+    manifest = read_stored_manifest(store, prefix, manifest_sha256)
     require_room(folder.parent, manifest.total_bytes)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     draft.mkdir(parents=True)
@@ -87,12 +100,33 @@ def download_folder(
             for job in jobs:
                 job.result()
         write_durably(draft / MANIFEST, store.get_bytes(prefix + MANIFEST, 16 * 2**20))
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.rename(folder)
-        sync_folder(folder.parent)
+        _put_in_place(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return folder
+
+
+def _put_in_place(draft: Path, folder: Path) -> None:
+    """Rename the draft; one that is whole there by now stays, a broken one makes room."""
+    for _ in range(_TRIES):
+        if _renamed(draft, folder) or is_whole(folder):
+            sync_folder(folder.parent)
+            return
+        broken = draft.with_name(f"{draft.name}.broken")
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(broken)
+        shutil.rmtree(broken, ignore_errors=True)
+    raise OSError(errno.ENOTEMPTY, "it is written again and again by others", str(folder))
+
+
+def _renamed(draft: Path, folder: Path) -> bool:
+    """Rename the draft; False when there is something already."""
+    try:
+        draft.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 def require_room(folder: Path, needed: int) -> None:
