@@ -20,8 +20,9 @@ from app.schema import refuse_wrong_schema
 from app.settings import Settings, get_settings
 from worker.hand_back import hand_back
 from worker.handlers import HANDLERS
-from worker.registration import Registration
+from worker.registration import Registration, host_id
 from worker.relay import BrokerAway, Send
+from worker.sweep import Sweeper, keep_sweeping
 from worker.tidy import keep_tidy
 
 Role = Literal["host", "control", "prepare"]
@@ -97,7 +98,7 @@ def run_worker(role: Role) -> int:
     app = with_handlers(make_app(settings))
     if role != "control":  # control touches no files of attempts
         keep_tidy(settings)
-    registration = Registration(settings, role)
+    registration = _registration(settings, role)
     # Only a worker that reads its queue, and that a SIGTERM ends in order, says that it lives.
     worker_ready.connect(lambda **_: registration.start(), weak=False)
     queue = queue_of(role, registration.who.id)
@@ -120,6 +121,14 @@ def run_worker(role: Role) -> int:
     if code == 0 and (prefix := _HOLDS.get(role)):
         hand_back(settings, prefix)
     return code
+
+
+def _registration(settings: Settings, role: Role) -> Registration:
+    if role != "host":
+        return Registration(settings, role)
+    sweeper = Sweeper(settings, host_id(settings))
+    keep_sweeping(sweeper, settings.poll)
+    return Registration(settings, role, before_offering=sweeper.before_offering)
 
 
 def main(arguments: Sequence[str]) -> int:

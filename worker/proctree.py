@@ -56,23 +56,18 @@ def is_alive(who: Identity) -> bool:
     return found is not None and found.start == who.start and found.state not in _GONE_STATES
 
 
-def tree(root: Identity, mark: str) -> set[Identity]:
+def tree(root: Identity | None, mark: str) -> set[Identity]:
     """Return what lives of a trainer's tree, whoever its parents are by now.
 
     Members are the root, everything below it, everything in its session, and every process that
-    was started with the attempt's mark in its environment.
+    was started with the attempt's mark in its environment; the marked ones alone where nobody knows
+    the root.
     """
     stats = _everything()
     wanted = f"{ATTEMPT_MARK}={mark}".encode()
-    root_found = stats.get(root.pid)
-    reused = root_found is not None and root_found.start != root.start
-    members = {
-        pid
-        for pid, stat in stats.items()
-        if (not reused and stat.session == root.pid) or _has_mark(pid, wanted)
-    }
-    if not reused and root.pid in stats:
-        members.add(root.pid)
+    members = {pid for pid in stats if _has_mark(pid, wanted)}
+    if root is not None:
+        members |= _session(root, stats)
     members |= _below(members, stats)
     members.discard(os.getpid())
     return {
@@ -80,6 +75,13 @@ def tree(root: Identity, mark: str) -> set[Identity]:
         for pid in members
         if pid in stats and stats[pid].state not in _GONE_STATES
     }
+
+
+def _session(root: Identity, stats: dict[int, _Stat]) -> set[int]:
+    found = stats.get(root.pid)
+    if found is not None and found.start != root.start:  # its number was given to another one
+        return set()
+    return {pid for pid, stat in stats.items() if root.pid in (pid, stat.session)}
 
 
 def _everything() -> dict[int, _Stat]:
@@ -115,7 +117,7 @@ def send(who: Identity, number: signal.Signals) -> None:
             os.kill(who.pid, number)
 
 
-def kill_tree(root: Identity, mark: str, timeout: float = 10.0) -> set[Identity]:
+def kill_tree(root: Identity | None, mark: str, timeout: float = 10.0) -> set[Identity]:
     """Kill the tree until nothing is left; return what withstood `timeout` seconds."""
     deadline = time.monotonic() + timeout
     known: set[Identity] = set()

@@ -8,7 +8,7 @@ import secrets
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,10 @@ Kind = Literal["host", "control", "prepare", "reconciler"]
 PROJECT = "prj_default"
 RENEW_EVERY = 1 / 12  # of the time after which a process that says nothing counts as gone
 _log = logging.getLogger(__name__)
+
+
+class NotReady(Exception):
+    """The host must not offer its devices now; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,9 @@ _REGISTER = text(
     INSERT INTO workers (id, project_id, kind, hostname, pid, info)
     VALUES (:id, :project, :kind, :hostname, :pid, :info)
     ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, hostname = excluded.hostname,
-        pid = excluded.pid, info = excluded.info, started_at = now(), seen_at = now()
+        pid = excluded.pid, info = excluded.info, seen_at = now(),
+        started_at = CASE WHEN (workers.pid, workers.hostname) = (excluded.pid, excluded.hostname)
+            THEN workers.started_at ELSE now() END
     """
 ).bindparams(bindparam("info", type_=JSONB))
 
@@ -181,10 +187,20 @@ def register(session: Session, who: Identity, devices: Sequence[HostDevice] = ()
     _forget_missing(session, who, devices)
 
 
-def renew(session: Session, who: Identity, devices: Sequence[HostDevice] = ()) -> bool:
-    """Say that the process lives, by the database's clock; False when its row is gone."""
+def renew(
+    session: Session, who: Identity, gone_after: float, devices: Sequence[HostDevice] = ()
+) -> bool:
+    """Say that the process lives, by the database's clock.
+
+    False when its row is gone, or was not renewed for `gone_after` seconds, so that others may have
+    acted on that: it must register again.
+    """
     seen = session.execute(
-        text("UPDATE workers SET seen_at = now() WHERE id = :id RETURNING id"), {"id": who.id}
+        text(
+            "UPDATE workers SET seen_at = now() WHERE id = :id AND seen_at > now() -"
+            " CAST(:gone AS float) * interval '1 second' RETURNING id"
+        ),
+        {"id": who.id, "gone": gone_after},
     ).first()
     _forget_missing(session, who, devices)
     return seen is not None
@@ -194,6 +210,10 @@ def _forget_missing(session: Session, who: Identity, devices: Sequence[HostDevic
     if who.kind == "host":
         indexes = [device.index for device in devices]
         session.execute(_FORGET, {"worker": who.id, "indexes": indexes})
+
+
+# Whoever decides by it whether the host is up waits for us, and we for them.
+_MINE = text("SELECT 1 FROM workers WHERE id = :id FOR NO KEY UPDATE")
 
 
 def unregister(session: Session, who: Identity, offline_after: float) -> None:
@@ -213,10 +233,20 @@ def unregister(session: Session, who: Identity, offline_after: float) -> None:
 class Registration:
     """Registers and renews from a thread, and takes the row back at the end; a context or by hand.
 
-    While Postgres is away the thread goes on trying: the process itself is not disturbed.
+    While Postgres is away the thread goes on trying: the process itself is not disturbed. A host
+    that was not seen for a while calls `before_offering` with its row locked; NotReady keeps it
+    away.
     """
 
-    def __init__(self, settings: Settings, kind: Kind, *, every: float | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        kind: Kind,
+        *,
+        every: float | None = None,
+        before_offering: Callable[[Session], None] | None = None,
+    ) -> None:
+        self._before_offering = before_offering
         self.who = identity(settings, kind)
         self.devices = find_devices(settings) if kind == "host" else []
         self._offline_after = settings.worker_timeout
@@ -253,10 +283,17 @@ class Registration:
         registered = False
         while not self._stop.is_set():
             with _tolerated("renew"), transaction() as session:
-                if not (registered and renew(session, self.who, self.devices)):
-                    register(session, self.who, self.devices)
+                gone_after = self._offline_after
+                if not (registered and renew(session, self.who, gone_after, self.devices)):
+                    self._come_back(session)
                 registered = True
             self._stop.wait(self._every)
+
+    def _come_back(self, session: Session) -> None:
+        if self._before_offering:
+            session.execute(_MINE, {"id": self.who.id})
+            self._before_offering(session)
+        register(session, self.who, self.devices)
 
 
 @contextlib.contextmanager
@@ -265,3 +302,5 @@ def _tolerated(what: str) -> Iterator[None]:
         yield
     except SQLAlchemyError as error:
         _log.warning("%s: the database does not answer: %s", what, type(error).__name__)
+    except NotReady as error:
+        _log.error("this host offers nothing: %s", error)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from app.attempts import overdue
+from app.attempts import overdue, unreleased
 from app.attempts.service import UNBEGUN, expire, expired, finish, release
 from app.attempts.store import LEASE_EXPIRED, LeaseLost
 from app.db import transaction
@@ -130,17 +130,8 @@ class Overdue:
         return ended
 
 
-_UNRELEASED = text(
-    f"""
-    SELECT id FROM attempts WHERE finished_at IS NOT NULL AND released_at IS NULL
-        AND cleanup_error IS NULL AND (lease_expires_at IS NULL OR {LEASE_EXPIRED})
-    ORDER BY id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED
-    """  # noqa: S608 - constants
-)
-
-
 def take_over(health: Health, lease: float) -> int:
-    """End attempts whose holder is gone, and give back what a holder left behind.
+    """End attempts whose holder is gone, and give back what a holder on a lost host left behind.
 
     Waits one full lease after the database was away: holders that worked on renew first.
     """
@@ -153,7 +144,8 @@ def take_over(health: Health, lease: float) -> int:
         with transaction() as session:
             taken += expire(session, attempt_id) is not None
     with transaction() as session:
-        left = list(session.execute(_UNRELEASED, {"lease": lease}).scalars())
-        for attempt_id in left:
-            release(session, attempt_id)
-    return taken + len(left)
+        left = unreleased.unreleased(session)
+    for attempt_id in left:
+        with transaction() as session:
+            taken += unreleased.settle(session, attempt_id)
+    return taken

@@ -10,18 +10,14 @@ from pathlib import Path
 
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
-from app.attempts.service import release
 from app.db import transaction
 from app.settings import Settings
 from worker.holding import drop, entries, last_used
-from worker.registration import host_id
-from worker.targets.local import LocalTarget
 
 DAY = 86_400.0
 CACHES = ("data", "models", "s3")  # what is fetched; what libraries compile is small
-EVERY, LOOK_EVERY = 3600.0, 60.0
+EVERY, AGAIN_AFTER = 3600.0, 60.0
 KEEP = {"attempts": 3 * DAY, "preparations": 3 * DAY, "prepared": 7 * DAY, "supervisors": 14 * DAY}
 _log = logging.getLogger(__name__)
 
@@ -35,12 +31,14 @@ _BUSY = text(
 )
 
 
-def tidy(session: Session, home: Path, now: float) -> int:
+def tidy(home: Path, now: float) -> int:
     """Remove old folders and logs that belong to no open job; returns how many went.
 
-    Prepared data that a process of this host holds stay, whatever Postgres says.
+    Prepared data that a process of this host holds stay, whatever Postgres says. Gigabytes take
+    their time: no transaction is open meanwhile. What is old enough to go is begun by nobody.
     """
-    busy = set(session.execute(_BUSY).scalars())
+    with transaction() as session:
+        busy = set(session.execute(_BUSY).scalars())
     candidates = [*_old(home / "attempts", now), *_old(home / "preparations", now)]
     candidates += _old(home / "logs" / "supervisors", now)
     gone = sum(_remove(path) for path in candidates if path.name.partition(".")[0] not in busy)
@@ -106,45 +104,21 @@ def _remove(path: Path) -> bool:
     return not path.exists()
 
 
-_STUCK = text(
-    """
-    SELECT id FROM attempts WHERE worker_id = :worker AND finished_at IS NOT NULL
-        AND released_at IS NULL AND cleanup_error IS NOT NULL
-    """
-)
-
-
-def give_back(settings: Settings) -> int:
-    """Give devices back whose processes withstood SIGKILL and are gone by now; returns how many."""
-    target = LocalTarget(settings)
-    with transaction() as session:
-        stuck = list(session.execute(_STUCK, {"worker": host_id(settings)}).scalars())
-        free = [attempt for attempt in stuck if target.is_gone(attempt)]
-        for attempt in free:
-            release(session, attempt)
-    return len(free)
-
-
 def keep_tidy(settings: Settings) -> threading.Thread:
-    """Tidy the data folder now and every hour, and devices every minute, in a thread of its own."""
+    """Tidy the data folder now and every hour, in a thread of its own."""
     thread = threading.Thread(target=_forever, args=[settings], name="tidy", daemon=True)
     thread.start()
     return thread
 
 
 def _forever(settings: Settings) -> None:
-    tidied = float("-inf")
     while True:
         try:
-            if given := give_back(settings):
-                _log.info("%d attempts gave their devices back at last", given)
-            if time.monotonic() - tidied >= EVERY:
-                with transaction() as session:
-                    removed = tidy(session, settings.home, time.time())
-                most = settings.cache_max_bytes
-                removed += tidy_cache(settings.home / "cache", most, time.time())
-                tidied = time.monotonic()
-                _log.info("tidied %d folders and logs", removed)
+            removed = tidy(settings.home, time.time())
+            removed += tidy_cache(settings.home / "cache", settings.cache_max_bytes, time.time())
+            _log.info("tidied %d folders and logs", removed)
         except (SQLAlchemyError, OSError) as error:
             _log.warning("not tidied: %s", type(error).__name__)
-        time.sleep(LOOK_EVERY)
+            time.sleep(AGAIN_AFTER)
+        else:
+            time.sleep(EVERY)

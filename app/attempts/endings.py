@@ -6,7 +6,7 @@ from typing import Any, Literal
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
-from app.attempts.store import LEASE_EXPIRED, Held, LeaseLost, lock, wake
+from app.attempts.store import LEASE_EXPIRED, Held, LeaseLost, host_is_up, lock, wake
 from app.events.store import append_events
 from app.jobs.lifecycle import LEGAL, RULES, Change, FailureReason, Status, transition
 from app.settings import get_settings
@@ -145,6 +145,11 @@ _RELEASE = text(
 )
 
 
+_KEEP = text(
+    "UPDATE attempts SET cleanup_error = :error WHERE id = :attempt_id AND released_at IS NULL"
+)
+
+
 def release(session: Session, attempt_id: str, error: str | None = None) -> None:
     """Give the attempt's devices back; with `error` they stay taken, and the error is kept.
 
@@ -152,9 +157,7 @@ def release(session: Session, attempt_id: str, error: str | None = None) -> None
     """
     values = {"attempt_id": attempt_id, "error": error}
     if error is not None:
-        session.execute(
-            text("UPDATE attempts SET cleanup_error = :error WHERE id = :attempt_id"), values
-        )
+        session.execute(_KEEP, values)
         return
     session.execute(_RELEASE, {"attempt_id": attempt_id})
     session.execute(
@@ -188,9 +191,10 @@ def expired(session: Session) -> list[str]:
 
 
 def expire(session: Session, attempt_id: str) -> Status | None:
-    """End and release an attempt whose holder is gone; None when it lives after all.
+    """End an attempt whose holder is gone; None when it lives after all.
 
-    Its trainer dies with its supervisor, so the devices are free.
+    Its devices are released with it only when its host is gone, too. A host that is up looks first
+    whether holder and trainer are really gone (`worker.sweep`): they may just stand still.
     """
     found = lock(session, attempt_id)
     if found is None:
@@ -200,5 +204,6 @@ def expire(session: Session, attempt_id: str) -> Status | None:
         return None
     message = "the machine or its worker stopped answering"
     status = end_attempt(session, found[0], Ending("lost", FailureReason.MACHINE_LOST, message))
-    release(session, attempt_id)
+    if not host_is_up(session, found[0].worker_id):
+        release(session, attempt_id)
     return status

@@ -101,6 +101,23 @@ def hold(session: Session, attempt_id: str, token: str) -> Held:
     return found[0]
 
 
+_HOST = text(
+    """
+    SELECT seen_at > now() - CAST(:timeout AS float) * interval '1 second'
+    FROM workers WHERE id = :worker_id AND kind = 'host' FOR SHARE
+    """
+)
+
+
+def host_is_up(session: Session, worker_id: str | None) -> bool:
+    """Say whether this is a host that speaks to us; it stays so until the transaction ends.
+
+    A host that comes back holds its row while it sweeps: this waits for it, and it for this.
+    """
+    values = {"worker_id": worker_id, "timeout": get_settings().worker_timeout}
+    return bool(session.execute(_HOST, values).scalar())
+
+
 def lease_seconds() -> float:
     """Return how long a lease lasts without being renewed."""
     return get_settings().lease

@@ -131,9 +131,9 @@ class Rig:
         return [each for (each,) in found]
 
     def expire(self, attempt_id: str) -> None:
-        """Let the lease run out now and have the attempt taken over, as the reconciler does.
+        """Let the lease run out while the host is cut off, and have the attempt taken over.
 
-        Nobody is taken over before the database has been up for one lease.
+        As the reconciler does it: nobody is before the database has been up for one lease.
         """
 
         def taken_over() -> bool:
@@ -142,7 +142,9 @@ class Rig:
             with transaction() as session:
                 return service.expire(session, attempt_id) is not None
 
+        run_sql("UPDATE workers SET seen_at = to_timestamp(0)")
         wait_until(taken_over, timeout=90)
+        run_sql("UPDATE workers SET seen_at = now()")
 
     def assert_clean(self, job_id: str) -> None:
         """Nothing of the job runs any more, and its devices are free."""

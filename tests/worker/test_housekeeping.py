@@ -1,6 +1,5 @@
 """Housekeeping: what is old and unused goes, what is used stays, one at a time."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+import worker.tidy
 from app.db import get_engine, transaction
 from app.housekeeping.service import keep_house
 from app.settings import Settings
@@ -19,8 +19,7 @@ from tests.worker.world import PROJECT, add_host, add_job, one, rows, run_sql
 from worker import holding
 from worker.holding import entries, hold
 from worker.placement import place
-from worker.proctree import identify
-from worker.tidy import DAY, _size, give_back, tidy, tidy_cache
+from worker.tidy import DAY, _size, tidy, tidy_cache
 
 KEY, OTHER = "a" * 64, "b" * 64
 
@@ -147,8 +146,7 @@ def test_a_host_forgets_folders_of_ended_jobs_and_keeps_those_in_use(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch() if path.suffix else path.mkdir()
         os.utime(path, (now - days * DAY,) * 2)
-    with transaction() as session:
-        assert tidy(session, tmp_path, now) == 4
+    assert tidy(tmp_path, now) == 4
     left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if "_" in p.name}
     assert left == {
         f"attempts/{held}",
@@ -175,12 +173,10 @@ def test_what_a_process_of_the_host_holds_stays(settings: Settings, tmp_path: Pa
     folder.mkdir()
     for path in (folder, tmp_path / "prepared" / f".{KEY}.use"):
         os.utime(path, (0, 0))
-    with transaction() as session:
-        assert tidy(session, tmp_path, time.time()) == 0
+    assert tidy(tmp_path, time.time()) == 0
     holder.kill()  # as hard as it can end
     holder.wait()
-    with transaction() as session:
-        assert tidy(session, tmp_path, time.time()) == 1
+    assert tidy(tmp_path, time.time()) == 1
     assert list((tmp_path / "prepared").iterdir()) == []
 
 
@@ -210,28 +206,27 @@ def release_all() -> None:
         os.close(holding._held.popitem()[1])
 
 
-def test_b2_devices_are_given_back_once_what_withstood_sigkill_is_gone(settings: Settings):
-    add_host("h1", slots=1)
-    settings.worker_id = "h1"
-    add_job()
-    with transaction() as session:
-        assert place(session, "r") == 1
-    attempt = one("SELECT id FROM attempts")
-    run_sql("UPDATE attempts SET outcome = 'failed', finished_at = now(), cleanup_error = 'busy'")
-    assert give_back(settings) == 0  # nobody noted what ran there
-    survivor = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    try:
-        who = identify(survivor.pid)
-        assert who is not None
-        work = settings.home / "attempts" / attempt
-        work.mkdir(parents=True)
-        (work / "run.json").write_text(json.dumps({"pid": who.pid, "start": who.start}))
-        assert give_back(settings) == 0
-        assert one("SELECT attempt_id FROM devices") == attempt
-    finally:
-        survivor.kill()
-        survivor.wait()
-    assert give_back(settings) == 1
-    assert one("SELECT attempt_id FROM devices") is None
-    assert rows("SELECT outcome, cleanup_error FROM attempts") == [("failed", None)]
-    assert give_back(settings) == 0
+def test_tidying_holds_no_transaction_while_it_removes(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The database ends those that stand still for half a lease, and gigabytes take longer."""
+    del settings
+    old = tmp_path / "attempts" / "att_old"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    seen: list[int] = []
+
+    def remove(path: Path) -> bool:
+        seen.append(one(_OPEN_TRANSACTIONS))
+        path.rmdir()
+        return True
+
+    monkeypatch.setattr(worker.tidy, "_remove", remove)
+    assert tidy(tmp_path, time.time()) == 1
+    assert seen == [0]
+
+
+_OPEN_TRANSACTIONS = """
+    SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+        AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()
+"""

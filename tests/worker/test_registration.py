@@ -101,7 +101,7 @@ def test_a_device_that_is_gone_stays_while_an_attempt_holds_it(settings: Setting
         assert place(session, "r") == 2
     run_sql("UPDATE devices SET attempt_id = NULL WHERE index = 1")
     with transaction() as session:
-        assert renew(session, host, [])
+        assert renew(session, host, 60.0, [])
     assert rows("SELECT index FROM devices") == [(0,)]
     with transaction() as session:
         register(session, host, [HostDevice(1, "cpu", "CPU", 8.0)])

@@ -1,15 +1,19 @@
 """Takeovers: lost hints, expired leases, cancels that met nobody, devices left behind."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from app.attempts import unreleased
 from app.attempts.service import Ending, claim, expire, finish
 from app.db import get_engine, transaction
 from app.jobs.lifecycle import FailureReason
 from app.preparations.service import claim_preparation
 from app.settings import Settings
+from tests.services import wait_until
 from tests.worker.world import add_host, add_job, one, rows, run_sql
 from worker import takeover
 from worker.durably import is_away
@@ -40,6 +44,11 @@ def claimed() -> tuple[str, str, str]:
         held = claim(session, attempt, "h1", "nonce")
     assert held is not None
     return job, attempt, held.token
+
+
+def cut_off() -> None:
+    """Nobody has heard of the host for longer than `worker_timeout`."""
+    run_sql("UPDATE workers SET seen_at = now() - interval '1 h'")
 
 
 def status(job: str) -> str:
@@ -141,6 +150,7 @@ def test_a_cancel_that_met_an_automatic_retry_is_not_lost():
 
 def test_an_expired_lease_ends_the_attempt_and_the_job_waits_again():
     job, _, _ = claimed()
+    cut_off()
     run_sql("UPDATE attempts SET lease_expires_at = now() - interval '1 s'")
     assert takeover.take_over(Health(), 0.0) == 1
     assert status(job) == "queued"
@@ -149,6 +159,58 @@ def test_an_expired_lease_ends_the_attempt_and_the_job_waits_again():
     ]
     assert one("SELECT attempt_id FROM devices") is None
     assert one("SELECT not_before > now() - interval '1 min' FROM jobs")
+
+
+def test_b25_a_host_that_is_up_keeps_the_devices_until_it_has_looked_itself(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """Holder and trainer may only stand still there: nobody else can tell."""
+    job, attempt, _ = claimed()
+    run_sql("UPDATE attempts SET lease_expires_at = now() - interval '1 s'")
+    assert takeover.take_over(Health(), 0.0) == 1
+    assert status(job) == "queued"
+    assert takeover.take_over(Health(), 0.0) == 0
+    assert one("SELECT attempt_id FROM devices") == attempt
+    run_sql("UPDATE jobs SET not_before = NULL")
+    with transaction() as session:
+        assert place(session, "r") == 0  # neither this job nor another one gets it
+    assert rows("SELECT released_at, cleanup_error FROM attempts") == [(None, None)]
+    # A host that does not react is named, once; its devices stay taken.
+    monkeypatch.setattr(unreleased, "RELEASE_WITHIN", 0.0)
+    with caplog.at_level("WARNING"):
+        assert [takeover.take_over(Health(), 0.0) for _ in range(3)] == [0, 0, 0]
+    assert rows("SELECT released_at, cleanup_error FROM attempts") == [(None, unreleased.UNHEARD)]
+    [told] = rows("SELECT data FROM job_events WHERE type = 'warning'")
+    assert told[0]["code"] == "devices_not_released"
+    assert "the host h1 keeps its devices" in told[0]["message"]
+    assert len([each for each in caplog.messages if "keeps its devices" in each]) == 1
+    # Once it is gone nobody is sent there, and it sweeps before it offers them again.
+    cut_off()
+    assert takeover.take_over(Health(), 0.0) == 1
+    assert one("SELECT attempt_id FROM devices") is None
+    assert one("SELECT cleanup_error FROM attempts") is None
+
+
+def test_b25_a_takeover_waits_for_a_host_that_is_just_coming_back():
+    """Such a host holds its row while it sweeps: what it could not see yet it will see later."""
+    _, attempt, _ = claimed()
+    cut_off()
+    run_sql("UPDATE attempts SET lease_expires_at = now() - interval '1 s'")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction() as host:
+            host.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+            host.execute(text("SELECT 1 FROM workers WHERE id = 'h1' FOR NO KEY UPDATE"))
+            taken = pool.submit(takeover.take_over, Health(), 0.0)
+            wait_until(lambda: one(_WAITING))
+            host.execute(text("UPDATE workers SET seen_at = now()"))
+        assert taken.result(30) == 1
+    assert one("SELECT attempt_id FROM devices") == attempt
+
+
+_WAITING = """
+    SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+        AND wait_event_type = 'Lock'
+"""
 
 
 def test_a_lease_that_was_renewed_meanwhile_is_left_alone():
@@ -190,6 +252,7 @@ def test_what_a_holder_left_after_the_end_is_given_back_but_not_what_failed_to_c
     run_sql("UPDATE attempts SET lease_expires_at = now() - interval '1 s', cleanup_error = 'busy'")
     assert takeover.take_over(Health(), 0.0) == 0
     run_sql("UPDATE attempts SET cleanup_error = NULL")
+    cut_off()
     assert takeover.take_over(Health(), 0.0) == 1
     assert one("SELECT attempt_id FROM devices") is None
     assert rows("SELECT outcome, reason FROM attempts") == [("failed", "trainer_error")]

@@ -1,7 +1,6 @@
 """Target `local`: trainers as processes of this host, warm or cold."""
 
 import json
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from trainer_core.spec import Launch
 from worker import forks
 from worker.environment import bounds
 from worker.process import Order, TrainerProcess, start
-from worker.proctree import Identity, is_alive, kill_tree, send, tree
+from worker.proctree import Identity, is_alive, kill_tree
 from worker.target import Handle, Observation, Observations, ProvisioningFailed
 
 RUN_FILE = "run.json"
@@ -85,19 +84,10 @@ class LocalTarget:
         elif kill_tree(_identity(handle), handle.label):
             raise ProvisioningFailed(f"processes of {handle.label} could not be killed")
 
-    def ask_to_stop(self, handle: Handle) -> None:
-        """Send SIGTERM: the trainer writes a checkpoint and ends by itself."""
-        send(_identity(handle), signal.SIGTERM)
-
     def sweep(self, label: str) -> Sequence[Handle]:
         """Return what runs on this host, by the notes in the attempts' folders."""
         found = (self.noted(path.parent.name) for path in self._attempts.glob(f"{label}*/run.json"))
         return [handle for handle in found if handle and is_alive(_identity(handle))]
-
-    def is_gone(self, label: str) -> bool:
-        """Say whether nothing of a noted attempt runs any more; False when nobody can tell."""
-        handle = self.noted(label)
-        return handle is not None and not tree(_identity(handle), label)
 
     def noted(self, label: str) -> Handle | None:
         """Return the handle that was noted in the attempt's folder."""
