@@ -35,6 +35,9 @@ class Backend(Protocol):
         Raises ModelUnavailable and InvalidSpec.
         """
 
+    def load_judge(self, spec: TrainSpec, ref: ModelRef, paths: Paths) -> Any:
+        """Load a reward model, a `JudgingModel`; raises the same."""
+
 
 BACKENDS: dict[str, Backend] = {"hf": hf}
 

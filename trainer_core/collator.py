@@ -12,23 +12,32 @@ class Collator:
 
     Packed rows carry `position_ids` that restart with each sample and no attention mask: with an
     all-ones mask models take a row for one document, and its samples would see each other.
-    `flatten` lays all rows of a batch into one, as variable-length kernels want it.
+    `flatten` lays all rows of a batch into one, as variable-length kernels want it; rows that are
+    not packed get their `position_ids` then. The width is rounded up to a `multiple`.
     """
 
     def __init__(
-        self, pad_token_id: int, meter: Meter | None = None, *, flatten: bool = False
+        self,
+        pad_token_id: int,
+        meter: Meter | None = None,
+        *,
+        flatten: bool = False,
+        multiple: int = 1,
     ) -> None:
         self._pad = pad_token_id
         self._meter = meter
         self._flatten = flatten
+        self._multiple = multiple
 
     def __call__(self, rows: list[dict[str, list[int]]]) -> dict[str, Any]:
         """One batch; `labels` are −100 wherever nothing is learned."""
         packed = "position_ids" in rows[0]
         self._count(rows, packed=packed)
-        if packed and self._flatten:
-            rows = [{name: [v for row in rows for v in row[name]] for name in rows[0]}]
-        width = max(len(row["input_ids"]) for row in rows)
+        if self._flatten:
+            rows = [_joined(rows)]
+            packed = True
+        longest = max(len(row["input_ids"]) for row in rows)
+        width = -(-longest // self._multiple) * self._multiple
         batch = {
             "input_ids": self._tensor(rows, "input_ids", width, self._pad),
             "labels": self._tensor(rows, "labels", width, IGNORED),
@@ -64,3 +73,9 @@ class Collator:
 
         lengths = [len(row["input_ids"]) for row in rows]
         return torch.tensor([[1] * n + [0] * (width - n) for n in lengths])
+
+
+def _joined(rows: list[dict[str, list[int]]]) -> dict[str, list[int]]:
+    """All rows as one; each counts its positions from 0."""
+    whole = [{"position_ids": [*range(len(row["input_ids"]))], **row} for row in rows]
+    return {name: [value for row in whole for value in row[name]] for name in whole[0]}

@@ -41,7 +41,8 @@ class TrainContext:
     """Everything that a task needs to build its trainer.
 
     `spec` is resolved; `use_cpu` says that no CUDA device was given to the run. `load_frozen` loads
-    a further model of the task's kind that is not trained, such as a reference.
+    a further model of the task's kind that is not trained, such as a reference; `load_judge` a
+    model that judges answers (`trainer_core.reward_model.JudgingModel`).
     """
 
     spec: TrainSpec
@@ -51,3 +52,4 @@ class TrainContext:
     flow: "Flow"
     checkpointer: "Checkpointer"
     load_frozen: Callable[[ModelRef], Any] | None = None
+    load_judge: Callable[[ModelRef], Any] | None = None

@@ -24,6 +24,7 @@ from trainer_core.data.report import LEDGER, REPORT, TOKENIZER, PreparedReport, 
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
 from trainer_core.data.sink import Part, histogram, lay_out_all
 from trainer_core.data.sources import Source, sources_of
+from trainer_core.data.template_checks import template_warnings
 from trainer_core.data.templates import choose_template
 from trainer_core.data.tokenizer import tokenizer_hash
 from trainer_core.data.trained_tokenizer import texts_of, trained_like
@@ -38,9 +39,12 @@ from trainer_core.publish.manifest import canonical_hash, sync_folder, write_man
 from trainer_core.resolve import resolve
 from trainer_core.spec import Launch, TrainSpec
 from trainer_core.stop import StopSignal
+from trainer_core.stop_tokens import use_eos
 from trainer_core.task import task_of
 
 Emit = Callable[..., Any]
+_TEXTS = {"text", "segments"}
+"""Formats that no template is asked for."""
 _TELL_SECONDS = 2.0
 
 __all__ = ["PreparedReport", "content_key", "prepare", "prepare_command", "read_report"]
@@ -254,6 +258,8 @@ class _Preparation:
     ) -> Iterator[dict[str, str]]:
         setup, encoder = used
         found = [*pipeline.counts.warnings, *self._lint.warnings()]
+        if setup.template is not None and set(pipeline.counts.formats.values()) - _TEXTS:
+            found += template_warnings(setup.template)
         if ledger.dropped or ledger.cut:
             text = f"{ledger.dropped} rows were dropped and {ledger.cut} cut: see {LEDGER}"
             found.append(("rows_changed", text))
@@ -281,6 +287,7 @@ class _Preparation:
 
 def encoding_setup(spec: TrainSpec, tokenizer: Any) -> EncodingSetup:
     """What an encoder of rows needs; raises InvalidSpec for a template that is none."""
+    use_eos(tokenizer, spec.task.end_token)
     wanted = spec.task.template
     template = None if wanted is None else choose_template(wanted, tokenizer)
     return EncodingSetup(spec, tokenizer, template)

@@ -5,6 +5,7 @@ side; whatever the spec says itself is never changed.
 """
 
 import re
+from math import gcd
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
@@ -167,6 +168,10 @@ def _warnings(spec: TrainSpec, hardware: Hardware) -> list[Warning]:
     return found
 
 
+def _rounded_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
 class _Plan:
     """Batch, accumulation and gradient checkpointing for one machine."""
 
@@ -189,11 +194,17 @@ class _Plan:
         room = goal if accumulation is None else max(1, goal // accumulation)
         most = _LARGEST_BATCH_CPU if defaults.accumulates else room
         batch = given.per_device_train_batch_size or self._batch(room, most)
+        accumulation = accumulation or max(1, goal // batch)
+        multiple = task_of(self._spec).FACTS.step_multiple(self._spec)
+        if given.gradient_accumulation_steps is None:
+            accumulation = _rounded_up(accumulation, multiple // gcd(batch, multiple))
+        elif given.per_device_train_batch_size is None:
+            batch = _rounded_up(batch, multiple // gcd(accumulation, multiple))
         return {
             "gradient_checkpointing": self._checkpointing,
             "per_device_train_batch_size": batch,
             "per_device_eval_batch_size": given.per_device_eval_batch_size or batch,
-            "gradient_accumulation_steps": accumulation or max(1, goal // batch),
+            "gradient_accumulation_steps": accumulation,
         }
 
     def shortage(self) -> str | None:

@@ -36,6 +36,7 @@ from trainer_core.resolve import resolve
 from trainer_core.run_lock import package_versions, run_lock
 from trainer_core.spec import Launch, TrainSpec
 from trainer_core.stop import StopSignal
+from trainer_core.stop_tokens import stop_where_turns_end, use_eos
 from trainer_core.task import task_of
 
 PREPARED = "prepared"
@@ -70,7 +71,7 @@ class Session:
         self._stop.check()
         paths = self._launch.paths.model_copy(update={"prepared": str(data.folder)})
         loaded = backend_of(spec).load(spec, paths, self._secrets, data.report.facts)
-        _use_template(spec, loaded)
+        self._agree_on_ends(spec, loaded)
         self._report.log(_described(loaded, data))
         self._stop.check()
         context = self._context(spec, loaded, data, hashes)
@@ -114,6 +115,21 @@ class Session:
         folder = Path(given) if given else newest_checkpoint(self._work)
         return None if folder is None else open_checkpoint(folder, hashes)
 
+    def _agree_on_ends(self, spec: TrainSpec, loaded: Loaded) -> None:
+        """Publish the very template that the data was rendered with, and stop where turns end."""
+        use_eos(loaded.tokenizer, spec.task.end_token)
+        template = None
+        if (wanted := spec.task.template) is not None:
+            template = choose_template(wanted, loaded.tokenizer)
+            loaded.tokenizer.chat_template = template.text
+        added = list(stop_where_turns_end(loaded.model, loaded.tokenizer, template))
+        if added and hasattr(loaded.model, "peft_config"):
+            self._report.warn(
+                "stop_token",
+                f"turns end with {', '.join(added)}, which the base model's generation settings do"
+                " not name: an engine that serves this adapter must be told to stop there",
+            )
+
     def _context(
         self, spec: TrainSpec, loaded: Loaded, data: Prepared, hashes: tuple[str, str]
     ) -> TrainContext:
@@ -137,7 +153,8 @@ class Session:
         frozen = partial(
             backend_of(spec).load_frozen, spec, paths=self._launch.paths, secrets=self._secrets
         )
-        return TrainContext(spec, loaded, data, use_cpu, flow, checkpointer, frozen)
+        judge = partial(backend_of(spec).load_judge, spec, paths=self._launch.paths)
+        return TrainContext(spec, loaded, data, use_cpu, flow, checkpointer, frozen, judge)
 
     def _train(self, context: TrainContext, resume: Resume | None) -> Any:
         needed = context.checkpointer.needed_bytes
@@ -220,9 +237,3 @@ def template_hash(tokenizer: Any) -> str | None:
     """sha256 of the chat template that the published tokenizer carries."""
     template = tokenizer.chat_template
     return hashlib.sha256(template.encode()).hexdigest() if isinstance(template, str) else None
-
-
-def _use_template(spec: TrainSpec, loaded: Loaded) -> None:
-    """Publish the very template that the data was rendered with, where there is one."""
-    if (wanted := spec.task.template) is not None:
-        loaded.tokenizer.chat_template = choose_template(wanted, loaded.tokenizer).text

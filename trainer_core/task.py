@@ -8,7 +8,16 @@ from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
 from trainer_core.spec import TrainSpec
 from trainer_core.task_facts import TaskFacts
-from trainer_core.tasks import clm, dpo, kto, mlm, sentence_transformer, sft, text_classification
+from trainer_core.tasks import (
+    clm,
+    dpo,
+    grpo,
+    kto,
+    mlm,
+    sentence_transformer,
+    sft,
+    text_classification,
+)
 
 
 class Task(Protocol):
@@ -32,6 +41,7 @@ class Task(Protocol):
 TASKS: dict[str, Task] = {
     "sft": sft,
     "dpo": dpo,
+    "grpo": grpo,
     "clm": clm,
     "mlm": mlm,
     "text_classification": text_classification,

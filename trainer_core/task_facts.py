@@ -33,6 +33,10 @@ def _none(_: TrainSpec) -> int:
     return 0
 
 
+def _one(_: TrainSpec) -> int:
+    return 1
+
+
 @dataclass(frozen=True)
 class ModelKind:
     """How a task's model is loaded.
@@ -101,6 +105,7 @@ class TaskFacts:
     `rows`      how rows are encoded, a key of `trainer_core.data.encoders.ENCODERS`
     `adapters`  adapter type (`none`: every weight) → why it is refused, None where it works
     `metrics`   names of what it measures beside the loss, without `eval_`
+    `step_multiple`  the rows of a step are a multiple of it
     `frozen_copies`  models of the same size that a spec keeps beside the trained one
     """
 
@@ -113,6 +118,7 @@ class TaskFacts:
     metrics: tuple[str, ...] = ()
     over_length: tuple[str, ...] = OVER_LENGTH
     frozen_copies: Callable[[TrainSpec], int] = _none
+    step_multiple: Callable[[TrainSpec], int] = _one
 
 
 def block_of(spec: TrainSpec, kind: type[Block]) -> Block:

@@ -3,17 +3,18 @@
 from collections.abc import Iterator
 from typing import Any
 
+from trainer_core.data.named_templates import NAMED, WORDS
 from trainer_core.problems import Problem
 from trainer_core.spec import DataSource, LoraAdapter, TrainSpec
 
 
 def template_problem(template: str) -> Iterator[Problem]:
     """A `task.chat_template` that is neither a known word nor a Jinja template."""
-    if template not in ("auto", "tokenizer") and "{{" not in template and "{%" not in template:
+    if template not in WORDS and "{{" not in template and "{%" not in template:
         shown = repr(template[:60])
         text = (
-            f"task.chat_template is {shown}, which is neither 'auto', 'tokenizer' nor a Jinja "
-            "template: give one of these"
+            f"task.chat_template is {shown}, which is neither 'auto', 'tokenizer', a name "
+            f"({', '.join(NAMED)}) nor a Jinja template: give one of these"
         )
         yield Problem(pointer="/task/chat_template", message=text, value=shown)
 
@@ -32,21 +33,23 @@ def from_config_problems(spec: TrainSpec, config: dict[str, Any] | None) -> Iter
             yield Problem(pointer=f"/task/from_config/{name}", message=text)
 
 
-def lasting_base_problems(spec: TrainSpec) -> Iterator[Problem]:
+def lasting_base_problems(
+    spec: TrainSpec, otherwise: str = "name a model in task.ref_model"
+) -> Iterator[Problem]:
     """Beginnings of LoRA after which switching the adapter off does not give the base back."""
     adapter = spec.adapter
     if isinstance(adapter, LoraAdapter) and adapter.changes_base:
         text = (
             f"adapter.init_lora_weights is '{adapter.init_lora_weights}', which moves a part of the"
             " base into the adapter, so the model without its adapter is no reference: use another"
-            " one, or name a model in task.ref_model"
+            f" one, or {otherwise}"
         )
         shown = repr(adapter.init_lora_weights)
         yield Problem(pointer="/adapter/init_lora_weights", message=text, value=shown)
     if isinstance(adapter, LoraAdapter) and adapter.bias != "none":
         text = (
             f"adapter.bias is '{adapter.bias}', and trained biases stay when the adapter is"
-            " switched off for the reference: use 'none', or name a model in task.ref_model"
+            f" switched off for the reference: use 'none', or {otherwise}"
         )
         yield Problem(pointer="/adapter/bias", message=text, value=repr(adapter.bias))
 

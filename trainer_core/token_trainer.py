@@ -14,8 +14,11 @@ _TOLERANCE = 1e-3
 _TOLERANCE_16_BIT = 5e-2
 
 
-def token_trainer(context: TrainContext, loop: type = ExactLoop) -> Any:
-    """TRL's SFTTrainer on prepared tokens: rendering, masking and packing are done already."""
+def token_trainer(context: TrainContext, loop: type = ExactLoop, **settings: Any) -> Any:
+    """TRL's SFTTrainer on prepared tokens: rendering, masking and packing are done already.
+
+    `settings` are further ones of SFTConfig.
+    """
     from trl import SFTConfig, SFTTrainer
 
     ensure_loss_kernel()
@@ -24,28 +27,39 @@ def token_trainer(context: TrainContext, loop: type = ExactLoop) -> Any:
         max_length=None,
         packing=False,  # rows are packed when they are prepared
         dataset_kwargs={"skip_prepare_dataset": True},
+        **settings,
     )
+    free = _is_padding_free(context)
     trainer = trainer_class(SFTTrainer, loop)(
         model=context.loaded.model,
         args=config,
-        data_collator=_collator(context),
+        data_collator=_collator(context, free=free),
         train_dataset=context.data.train,
         eval_dataset=context.data.validation,
         processing_class=context.loaded.tokenizer,
     )
     attach(trainer, context)
-    if "position_ids" in context.data.columns:
+    if free or "position_ids" in context.data.columns:
         with trainer.compute_loss_context_manager():
             check_isolation(trainer.model)
     return trainer
 
 
-def _collator(context: TrainContext) -> Collator:
-    attention = context.loaded.model.config._attn_implementation
+def _is_padding_free(context: TrainContext) -> bool:
+    """Whether batches are laid out as one row: a kernel of variable length runs, and is wanted."""
+    if not context.loaded.model.config._attn_implementation.startswith("flash"):
+        return False
+    return "position_ids" in context.data.columns or bool(
+        getattr(context.spec.task, "padding_free", False)
+    )
+
+
+def _collator(context: TrainContext, *, free: bool) -> Collator:
     return Collator(
         context.loaded.tokenizer.pad_token_id,
         context.flow.meter,
-        flatten=attention.startswith("flash"),
+        flatten=free,
+        multiple=getattr(context.spec.task, "pad_to_multiple_of", None) or 1,
     )
 
 

@@ -68,6 +68,7 @@ LATE = (
     "trl.models.activation_offloading",
     "trl.models.selective_activation_checkpointing",
     "trl.trainer.dpo_trainer",
+    "trl.trainer.grpo_trainer",
     "trl.trainer.kto_trainer",
     "trl.trainer.sft_trainer",
 )
@@ -108,6 +109,7 @@ def quiet_libraries() -> None:
     """Settings that the libraries read when they are imported; what is set already stays."""
     for name, value in {
         "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DISABLE_MLFLOW_INTEGRATION": "TRUE",  # TRL would import all of it: the service tracks runs
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",

@@ -70,8 +70,8 @@ class DatasetOut(BaseModel):
     sha256: str | None
     file_format: str | None = Field(description="jsonl, json, csv or parquet; null: not read yet.")
     row_format: str | None = Field(
-        description="messages, sharegpt, alpaca, prompt_completion or text; null: none fits, or "
-        "several do (`problems` says which)."
+        description="messages, sharegpt, alpaca, prompt_completion, text or another one of a "
+        "source's `format`; null: none fits, or several do (`problems` says which)."
     )
     columns: list[str] | None
     rows: int | None

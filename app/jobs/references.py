@@ -13,7 +13,8 @@ from app.jobs.spec import JobSpec
 from app.models import Dataset, Job, ModelVersion, Secret
 from app.settings import Settings
 from trainer_core.data.jinja import syntax_problem
-from trainer_core.spec import DataSource, ModelRef, SecretRef, SftTask
+from trainer_core.data.named_templates import WORDS
+from trainer_core.spec import DataSource, ModelRef, SecretRef
 
 _STORED = ("upload", "dataset")
 
@@ -24,7 +25,7 @@ def check_references(
     """Return one problem for each thing that the spec names and the project does not have."""
     sources = dict(_sources(spec))
     problems = [
-        *(_template(spec.task.chat_template) if isinstance(spec.task, SftTask) else ()),
+        *_template(spec.task.template or WORDS[0]),
         *_folders(sources, spec.model, settings),
         *_places(project_id, sources, spec.model, settings),
         *_datasets(session, project_id, sources, settings),
@@ -44,7 +45,7 @@ def check_references(
 
 def _template(text: str) -> list[FieldProblem]:
     """Return what is wrong with a chat template's syntax; it is parsed, nothing of it runs."""
-    reason = None if text in ("auto", "tokenizer") else syntax_problem(text)
+    reason = None if text in WORDS else syntax_problem(text)
     pointer, shown = "/task/chat_template", text[:80]
     return [FieldProblem(pointer=pointer, message=f"it {reason}", value=shown)] if reason else []
 

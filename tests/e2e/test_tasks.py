@@ -11,6 +11,7 @@ from tests.trainer_core.small_tasks import (
     make_tiny_bert,
     opinions,
     preferences,
+    questions,
     write_rows,
 )
 from tests.trainer_core.small_texts import answers, triplets
@@ -26,10 +27,19 @@ ROWS: dict[str, tuple[list[dict[str, Any]], str, float]] = {
     "dpo": (preferences(60), "eval_rewards/accuracies", 0.9),
     "kto": (answers(80), "eval_rewards/margins", 0.1),
     "sentence_transformer": (triplets(160), "eval_cosine_accuracy", 0.9),
+    "grpo": (questions(60), "eval_reward", 0.9),
 }
-FURTHER: dict[str, dict[str, Any]] = {"mlm": {"line_by_line": True, "mlm_probability": 0.3}}
-"""Fields of a task's block."""
 _ENCODERS = ("text_classification", "mlm", "sentence_transformer")
+FURTHER: dict[str, dict[str, Any]] = {
+    "mlm": {"line_by_line": True, "mlm_probability": 0.3},
+    "grpo": {
+        "rewards": [{"type": "regex", "pattern": "[aeiou]"}],
+        "num_generations": 16,
+        "max_length": 64,
+        "max_completion_length": 4,
+    },
+}
+"""Fields of a task's block."""
 
 
 @pytest.mark.parametrize("task", ROWS)
@@ -49,14 +59,15 @@ def test_a_job_of_each_task(world: World, tmp_path: Path, task: str) -> None:
         spec["model"]["name_or_path"] = str(model)
     if task not in ("dpo", "kto"):  # a random base has nothing that an adapter could bring out
         del spec["adapter"]
-    spec["training"] |= {"per_device_train_batch_size": 4, "learning_rate": 0.01}
+    batch = 32 if task == "grpo" else 4  # two groups of answers, else rows
+    spec["training"] |= {"per_device_train_batch_size": batch, "learning_rate": 0.01}
     job = str(world.client.submit(spec)["id"])
     world.until(job, "succeeded", timeout=180)
     measured = [e["data"] for e in world.events(job) if measure in e["data"]][-1][measure]
     # Perplexity is better when it is lower: an untrained model guesses among 512 tokens.
     assert (-measured if task == "clm" else measured) >= mark
     losses = world.losses(job)
-    assert losses[60] < losses[1]
+    assert task == "grpo" or losses[60] < losses[1]  # a group's advantages add up to nothing
     _download(world, job, tmp_path)
     assert _loaded(tmp_path, task)
 
@@ -82,7 +93,7 @@ def _loaded(folder: Path, task: str) -> Any:
         return sentence_transformers.SentenceTransformer(str(folder)).encode(["a shop"])[0].any()
     if task in ("dpo", "kto"):
         return peft.AutoPeftModelForCausalLM.from_pretrained(folder)
-    if task == "clm":
+    if task in ("clm", "grpo"):
         return transformers.AutoModelForCausalLM.from_pretrained(folder)
     if task == "mlm":
         return transformers.AutoModelForMaskedLM.from_pretrained(folder)

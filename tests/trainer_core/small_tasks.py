@@ -87,6 +87,18 @@ def preferences(count: int, seed: int = 0) -> list[dict[str, Any]]:
     ]
 
 
+def questions(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Questions whose right answer is one of the good words."""
+    rng = random.Random(seed)  # noqa: S311 - test data
+    return [
+        {
+            "prompt": [{"role": "user", "content": f"How was the {rng.choice(THINGS)}?"}],
+            "answer": rng.choice(GOOD),
+        }
+        for _ in range(count)
+    ]
+
+
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     """A JSONL file."""
     path.parent.mkdir(parents=True, exist_ok=True)

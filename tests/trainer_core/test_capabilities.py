@@ -81,10 +81,10 @@ def test_the_tables_rows_pass(adapter: dict[str, str] | None) -> None:
             "plain text, which has no turns",
         ),
         (
-            {"task": {"type": "sft", "chat_template": "chatml"}},
+            {"task": {"type": "sft", "chat_template": "chatnl"}},
             None,
             "/task/chat_template",
-            "neither 'auto', 'tokenizer' nor a Jinja",
+            "neither 'auto', 'tokenizer', a name",
         ),
     ],
 )

@@ -44,6 +44,9 @@ def refusal(*values: dict[str, Any], **fields: Any) -> InvalidData:
         ({"messages": SHARED}, "sharegpt"),
         ({"instruction": "a", "input": "", "output": "b"}, "alpaca"),
         ({"prompt": "a", "completion": "b"}, "prompt_completion"),
+        ({"query": "a", "response": "b"}, "query_response"),
+        ({"segments": [{"text": "a", "label": True}]}, "segments"),
+        ({"prompt": "a", "answer": "b"}, "prompt"),
         ({"text": "a"}, "text"),
     ],
 )
@@ -156,9 +159,9 @@ def test_prompt_and_completion() -> None:
         ({"messages": ["hi"]}, "messages", "`messages[0]` must be an object"),
         ({"messages": [{"content": "x"}]}, "messages", "`messages[0]` has no `role`"),
         (
-            {"messages": [{"role": "tool", "content": "x"}]},
+            {"messages": [{"role": "narrator", "content": "x"}]},
             "messages",
-            "`messages[0].role` is 'tool', which this task does not know",
+            "`messages[0].role` is 'narrator', which this task does not know",
         ),
         (
             {"messages": [{"role": "user", "content": ["x"]}]},
@@ -168,8 +171,31 @@ def test_prompt_and_completion() -> None:
         (
             {"messages": [*CHAT, {"role": "assistant", "content": "", "tool_calls": [{}]}]},
             "messages",
-            "`messages[2].tool_calls` is set",
+            "`messages[2].tool_calls` must name the function",
         ),
+        (
+            {"messages": [{"role": "user", "content": "", "tool_calls": [{"name": "f"}]}]},
+            "messages",
+            "only the assistant calls tools",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x", "loss": True}]},
+            "messages",
+            "only the assistant's messages are learned",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "weight": 0.5}]},
+            "messages",
+            "`messages[0].weight` must be true or false (1 or 0)",
+        ),
+        (
+            {"messages": CHAT, "chat_template_kwargs": {"tools": []}},
+            "messages",
+            "`chat_template_kwargs` may not set 'tools'",
+        ),
+        ({"segments": [{"text": "a"}]}, "segments", "`segments[0]` must be an object with"),
+        ({"query": "a"}, "query_response", "the column `response` is missing"),
+        ({"prompt": CHAT}, "prompt", "`prompt` ends with an answer"),
         (
             {"messages": [{"role": {"a": 1}, "content": "x"}]},
             "messages",
@@ -181,11 +207,11 @@ def test_prompt_and_completion() -> None:
             "sharegpt",
             "`conversations[0].from` is ['x'], which this task does not know",
         ),
-        ({"messages": CHAT, "tools": [{"name": "f"}]}, "messages", "cannot learn tool calls"),
+        ({"messages": CHAT, "tools": [{"n": "f"}]}, "messages", "`tools[0]` must be an object"),
         (
-            {"conversations": [{"from": "observation", "value": "x"}]},
+            {"conversations": [{"from": "function_call", "value": "x"}]},
             "sharegpt",
-            "`conversations[0].from` is 'observation'",
+            "`conversations[0].value` must be a call with `name` and `arguments`",
         ),
         ({"instruction": "a"}, "alpaca", "the column `output` is missing"),
         ({"prompt": "a", "completion": CHAT}, "prompt_completion", "must both be strings or both"),

@@ -101,7 +101,7 @@ def test_rows_that_cannot_be_used(row: dict[str, Any], format_: str, message: st
             "ref_model",
             "use 'hub' or 'folder'",
         ),
-        ({"chat_template": "chatml"}, None, "chat_template", "nor a Jinja template"),
+        ({"chat_template": "chatnl"}, None, "chat_template", "nor a Jinja template"),
     ],
 )
 def test_what_does_not_go_together(

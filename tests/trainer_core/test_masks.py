@@ -259,7 +259,7 @@ def test_given_template_is_used() -> None:
 
 @pytest.mark.parametrize(
     ("template", "message"),
-    [("chatml", "neither 'auto', 'tokenizer' nor"), ("{% for m in %}", "not valid Jinja: line 1")],
+    [("chatnl", "neither 'auto', 'tokenizer', a name"), ("{% for m in %}", "Jinja: line 1")],
 )
 def test_broken_template_is_an_error_of_its_field(template: str, message: str) -> None:
     with pytest.raises(InvalidSpec, match=message) as refused:

@@ -57,8 +57,8 @@ LINES = {
     "task.py": (
         '    "dpo": dpo,\n',
         '    "dpo": dpo,\n    "echo": echo,\n',
-        "import clm, dpo, ",
-        "import clm, dpo, echo, ",
+        "    dpo,\n",
+        "    dpo,\n    echo,\n",
     ),
 }
 

@@ -140,7 +140,9 @@ def test_wrong_value(path: str, value: Any, pointer: str, message: str) -> None:
         (
             "task.bananas",
             "there is no field `bananas` in `task`: take it out; known are `chat_template`, "
-            "`default_system`, `loss_on`, `max_length`, `packing`, `type`",
+            "`default_system`, `eos_token`, `kl_beta`, `loss_on`, `loss_type`, `max_length`, "
+            "`packing`, `packing_strategy`, `pad_to_multiple_of`, `padding_free`, "
+            "`train_on_eot`, `type`",
         ),
     ],
 )

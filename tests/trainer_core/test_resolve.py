@@ -93,7 +93,8 @@ _DECIDED = (
 )
 OPEN = {
     # What only the run, the data or the job's name can tell.
-    "task.loss_on", "task.default_system", "task.chat_template", "model.revision",
+    "task.loss_on", "task.default_system", "task.chat_template", "task.pad_to_multiple_of",
+    "task.eos_token", "model.revision",
     "model.subfolder", "model.token", "data.validation", "training.max_steps",
     "training.neftune_noise_alpha", "evaluation.steps", "evaluation.max_samples",
     "checkpoint.save_steps", "checkpoint.resume", "tracking.mlflow.run_name", "publish.name",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.trainer_core.runs import Outcome, Zygote, signal_at
-from tests.trainer_core.small_tasks import Small, documents, opinions, preferences
+from tests.trainer_core.small_tasks import Small, documents, opinions, preferences, questions
 from tests.trainer_core.small_texts import answers, judged, pairs
 from trainer_core.publish.manifest import read_manifest
 
@@ -67,6 +67,31 @@ VARIANTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]]
         },
         documents(30),
         {"training": {"per_device_train_batch_size": 2}},
+    ),
+    "grpo": (
+        {
+            "type": "grpo",
+            "max_length": 64,
+            "max_completion_length": 8,
+            "num_generations": 4,
+            "beta": 0.1,
+            "rewards": [{"type": "regex", "pattern": "[aeiou]"}, {"type": "length", "max": 4}],
+        },
+        questions(14),
+        {"training": {"gradient_accumulation_steps": 2}, "evaluation": {"max_samples": 2}},
+    ),
+    "grpo_lora_iterations": (
+        {
+            "type": "grpo",
+            "max_length": 64,
+            "max_completion_length": 8,
+            "num_generations": 4,
+            "num_iterations": 3,
+            "disable_dropout": False,
+            "rewards": [{"type": "regex", "pattern": "[aeiou]"}],
+        },
+        questions(6),
+        {"adapter": LORA, "evaluation": {"max_samples": 2}},
     ),
     "sentence_transformer": (
         {

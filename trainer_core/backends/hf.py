@@ -25,6 +25,7 @@ from trainer_core.new_tokens import fit_embeddings, with_new_tokens
 from trainer_core.publish.manifest import canonical_hash
 from trainer_core.publish.merge import unload_merged
 from trainer_core.quantization import keep_as_loaded, quantized_loading
+from trainer_core.reward_model import KIND, JudgingModel
 from trainer_core.spec import LoraAdapter, ModelRef, Paths, TrainSpec
 from trainer_core.task import task_of
 
@@ -133,6 +134,15 @@ def load_frozen(spec: TrainSpec, ref: ModelRef, paths: Paths, secrets: Mapping[s
     if kind.assemble is not None:
         model = kind.assemble(model, load_tokenizer(source), source, None)
     return model.requires_grad_(False)
+
+
+def load_judge(spec: TrainSpec, ref: ModelRef, paths: Paths) -> JudgingModel:
+    """A reward model beside the trained one, with its own tokenizer."""
+    source = locate(ref, paths.model_copy(update={"model": None}), {})
+    dtype = weights_dtype(spec.model_copy(update={"model": ref}), frozen=True)
+    wish = LoadingWish(KIND, dtype, ref.attn_implementation)
+    model = load_model(source, wish).requires_grad_(False)
+    return JudgingModel(model, load_tokenizer(source), ref.name_or_path)
 
 
 def _base_source(name: str, revision: str | None, paths: Paths) -> ModelSource:

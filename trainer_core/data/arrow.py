@@ -30,7 +30,7 @@ class ArrowWriter:
         self._sink = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._sink, self._schema)
         self._digest = hashlib.sha256()
-        self._columns: dict[str, list[Values]] = {name: [] for name in layout.columns}
+        self._columns: dict[str, list[Any]] = {name: [] for name in layout.columns}
         self._pending = 0
         self.rows = 0
         self.tokens = 0
@@ -43,21 +43,32 @@ class ArrowWriter:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Add one row."""
-        length = 0
+        tokens = 0
         for name in self._layout.sequences:
-            length += len(row[name])
+            tokens += len(row[name])
             self._digest.update(len(row[name]).to_bytes(8, "little"))
+        length = tokens
         for name, kind in self._layout.columns.items():
+            if kind == "text":
+                length += self._write_text(name, row[name])
+                continue
             values = np.asarray(row[name], dtype=_DTYPES[kind])
             self._columns[name].append(values)
             self._digest.update(values.tobytes())
         self.rows += 1
-        self.tokens += length
+        self.tokens += tokens
         targets = [self._columns[name][-1] for name in self._layout.targets]
         self.trained += sum(int(np.count_nonzero(t != -100)) for t in targets) if targets else 1
         self._pending += max(length, 1)
         if self._pending >= _BATCH_VALUES:
             self._flush()
+
+    def _write_text(self, name: str, text: str) -> int:
+        """Add a text; returns its bytes."""
+        encoded = text.encode()
+        self._columns[name].append(text)
+        self._digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        return len(encoded)
 
     def _flush(self) -> None:
         import pyarrow as pa
@@ -68,6 +79,8 @@ class ArrowWriter:
             if kind in _LISTS:
                 offsets = np.cumsum([0, *map(len, rows)], dtype=np.int32)
                 arrays.append(pa.ListArray.from_arrays(offsets, np.concatenate(rows)))
+            elif kind == "text":
+                arrays.append(pa.array(list(rows), type=pa.string()))
             else:
                 arrays.append(pa.array(np.stack(rows)))
             rows.clear()
@@ -125,16 +138,30 @@ class ArrowRows:
 def _arrow_type(kind: ColumnKind) -> Any:
     import pyarrow as pa
 
+    if kind == "text":
+        return pa.string()
     number = pa.int32() if kind in ("ints", "int") else pa.float32()
     return pa.list_(number) if kind in _LISTS else number
 
 
-def _views(batch: Any, layout: Layout) -> dict[str, tuple[Any, Values]]:
-    views = {}
+class _Texts:
+    """The texts of a column by number; each is decoded when it is asked for."""
+
+    def __init__(self, column: Any) -> None:
+        self._column = column
+
+    def __getitem__(self, number: int) -> str:
+        return str(self._column[number].as_py())
+
+
+def _views(batch: Any, layout: Layout) -> dict[str, tuple[Any, Any]]:
+    views: dict[str, tuple[Any, Any]] = {}
     for name, kind in layout.columns.items():
         column = batch.column(name)
         if kind in _LISTS:
             views[name] = (column.offsets.to_numpy(), column.values.to_numpy())
+        elif kind == "text":
+            views[name] = (None, _Texts(column))
         else:
             views[name] = (None, column.to_numpy())
     return views

@@ -3,33 +3,69 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_core.data.messages import checked, kind, message, parsed, read_turns
+from trainer_core.data.messages import (
+    checked,
+    kind,
+    message,
+    parsed,
+    read_conversation,
+    read_turns,
+)
 from trainer_core.data.row_format import RowFormat, existing, optional_text, text
-from trainer_core.data.rows import BadRow, Conversation, Message, PlainText, Sample
+from trainer_core.data.rows import BadRow, Conversation, Message, PlainText, Sample, Segments
+from trainer_core.data.tool_calls import read_tools
 
 TURNS = {"messages": ("messages", "conversations"), "sharegpt": ("conversations", "messages")}
 """Formats that a list of turns decides: any of these columns will do, the first one first."""
+_OURS = {"messages", "tools", "documents", "add_generation_prompt"}
 
 
 def _messages(values: dict[str, Any]) -> Sample:
-    if values.get("tools"):
-        raise BadRow("it has `tools`, but this task cannot learn tool calls: take them out")
-    return Conversation(read_turns(_turns(values, "messages"), "messages"))
+    turns, silent = read_conversation(_turns(values, "messages"), "messages")
+    return Conversation(turns, given=_given(values), silent=silent)
 
 
 def _sharegpt(values: dict[str, Any]) -> Sample:
-    if values.get("tools"):
-        raise BadRow("it has `tools`, but this task cannot learn tool calls: take them out")
-    turns = read_turns(_turns(values, "sharegpt"), "conversations")
+    turns, silent = read_conversation(_turns(values, "sharegpt"), "conversations")
     system = values.get("system")
     if system is not None and system != "":
         if turns[0]["role"] == "system":
             raise BadRow("it has a system message both in `system` and in its turns: keep one")
         turns = [message("system", system, "system"), *turns]
-    return Conversation(turns)
+        silent = frozenset(turn + 1 for turn in silent)
+    return Conversation(turns, given=_given(values), silent=silent)
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables of the template that a row brings: its tools, and whatever else it names."""
+    variables = values.get("chat_template_kwargs")
+    if variables is not None and not isinstance(variables, dict):
+        raise BadRow(f"`chat_template_kwargs` must be an object, not {kind(variables)}")
+    taken = sorted(_OURS & set(variables or {}))
+    if taken:
+        raise BadRow(f"`chat_template_kwargs` may not set '{taken[0]}': take it out")
+    tools = read_tools(values.get("tools"))
+    return {**(variables or {}), **({} if tools is None else {"tools": tools})}
 
 
 def _alpaca(values: dict[str, Any]) -> Sample:
+    question = text(values, "instruction")
+    if given := optional_text(values, "input"):
+        question = f"{question}\n{given}"
+    asked = message("user", question, "instruction")
+    return Conversation(
+        [*_before(values), asked, message("assistant", text(values, "output"), "output")]
+    )
+
+
+def _query_response(values: dict[str, Any]) -> Sample:
+    asked = message("user", text(values, "query"), "query")
+    answer = message("assistant", text(values, "response"), "response")
+    return Conversation([*_before(values), asked, answer], given=_given(values))
+
+
+def _before(values: Mapping[str, Any]) -> list[Message]:
+    """The system message and earlier questions and answers."""
     turns: list[Message] = []
     if system := optional_text(values, "system"):
         turns.append(message("system", system, "system"))
@@ -41,12 +77,7 @@ def _alpaca(values: dict[str, Any]) -> Sample:
             raise BadRow("`history` must be a list of [question, answer]")
         turns.append(message("user", pair[0], "history"))
         turns.append(message("assistant", pair[1], "history"))
-    question = text(values, "instruction")
-    if given := optional_text(values, "input"):
-        question = f"{question}\n{given}"
-    turns.append(message("user", question, "instruction"))
-    turns.append(message("assistant", text(values, "output"), "output"))
-    return Conversation(turns)
+    return turns
 
 
 def _prompt_completion(values: dict[str, Any]) -> Sample:
@@ -55,11 +86,24 @@ def _prompt_completion(values: dict[str, Any]) -> Sample:
         return PlainText(checked(prompt, "prompt"), checked(completion, "completion"))
     if isinstance(prompt, list) and isinstance(completion, list):
         before, after = read_turns(prompt, "prompt"), read_turns(completion, "completion")
-        return Conversation([*before, *after], len(before))
+        return Conversation([*before, *after], len(before), given=_given(values))
     raise BadRow(
         "`prompt` and `completion` must both be strings or both be lists of messages; they are "
         f"{kind(prompt)} and {kind(completion)}"
     )
+
+
+def _segments(values: dict[str, Any]) -> Sample:
+    pieces = parsed(existing(values, "segments"))
+    if not isinstance(pieces, list) or not pieces:
+        raise BadRow(f"`segments` must be a list that is not empty, not {kind(pieces)}")
+    return Segments([_piece(piece, f"segments[{i}]") for i, piece in enumerate(pieces)])
+
+
+def _piece(piece: Any, where: str) -> tuple[str, bool]:
+    if not isinstance(piece, dict) or not isinstance(piece.get("label"), bool):
+        raise BadRow(f"`{where}` must be an object with `text` and `label` (true: carries loss)")
+    return checked(piece.get("text"), f"{where}.text"), piece["label"]
 
 
 def _plain_text(values: dict[str, Any]) -> Sample:
@@ -73,16 +117,26 @@ def _turns(values: Mapping[str, Any], format_: str) -> Any:
     return existing(values, TURNS[format_][0])
 
 
-MESSAGES = RowFormat(TURNS["messages"], (), "`messages` (role, content)", _messages)
-SHAREGPT = RowFormat((*TURNS["sharegpt"], "system"), (), "`conversations` (from, value)", _sharegpt)
+_GIVEN = ("tools", "chat_template_kwargs")
+MESSAGES = RowFormat((*TURNS["messages"], *_GIVEN), (), "`messages` (role, content)", _messages)
+SHAREGPT = RowFormat(
+    (*TURNS["sharegpt"], "system", *_GIVEN), (), "`conversations` (from, value)", _sharegpt
+)
 ALPACA = RowFormat(
     ("instruction", "input", "output", "system", "history"),
     ("instruction", "output"),
     "`instruction` and `output`",
     _alpaca,
 )
+QUERY_RESPONSE = RowFormat(
+    ("query", "response", "system", "history", *_GIVEN),
+    ("query", "response"),
+    "`query` and `response`",
+    _query_response,
+)
+SEGMENTS = RowFormat(("segments",), ("segments",), "`segments` (text, label)", _segments)
 PROMPT_COMPLETION = RowFormat(
-    ("prompt", "completion"),
+    ("prompt", "completion", *_GIVEN),
     ("prompt", "completion"),
     "`prompt` and `completion`",
     _prompt_completion,

@@ -9,8 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer_core.data.jinja import Spans
-from trainer_core.data.masks import Masker
-from trainer_core.data.rows import BadRow, Conversation, Encoded, Place, PlainText, Sample, spoken
+from trainer_core.data.masks import EndOfTurn, Masker
+from trainer_core.data.rows import (
+    BadRow,
+    Conversation,
+    Encoded,
+    Place,
+    PlainText,
+    Sample,
+    Segments,
+    spoken,
+)
 from trainer_core.data.templates import FIELD, Template, adds_bos
 from trainer_core.errors import InvalidSpec
 
@@ -22,6 +31,8 @@ _DEFAULT_LOSS = {
     "sharegpt": "assistant",
     "alpaca": "completion",
     "prompt_completion": "completion",
+    "query_response": "assistant",
+    "segments": "completion",
     "text": "all",
 }
 
@@ -38,7 +49,7 @@ class Rendered:
 class Encoder:
     """Turns samples into `input_ids` and `labels` for one tokenizer and template."""
 
-    def __init__(self, tokenizer: Any, template: Template) -> None:
+    def __init__(self, tokenizer: Any, template: Template, ends: EndOfTurn = "turn") -> None:
         if not tokenizer.is_fast:
             raise InvalidSpec(
                 "the model's tokenizer cannot say which characters a token stands for (it has no "
@@ -46,7 +57,8 @@ class Encoder:
                 "model.name_or_path",
             )
         self._tokenizer = tokenizer
-        self._masker = Masker(template, tokenizer)
+        self._ends = ends
+        self._masker = Masker(template, tokenizer, ends)
         self._bos = tokenizer.bos_token_id
         self._eos = tokenizer.eos_token_id
         self._adds_bos = adds_bos(tokenizer)
@@ -69,7 +81,31 @@ class Encoder:
         """The text that is tokenized; raises BadRow for a sample that cannot be trained."""
         if isinstance(sample, Conversation):
             return Rendered(*self._masker.render(sample, loss_on), plain=False)
+        if isinstance(sample, Segments):
+            return _pieces(sample, loss_on)
         return _plain(spoken(sample), loss_on)
+
+    def prompts(self, samples: Sequence[Conversation | PlainText]) -> list[list[int] | BadRow]:
+        """Tokens of what the model is given before it answers; a BadRow where it cannot be."""
+        texts = [self._try_prompt(sample) for sample in samples]
+        encodings = iter(self._tokenize([text for text in texts if isinstance(text, str)]))
+        return [
+            text if isinstance(text, BadRow) else self._begun(sample, next(encodings)[0])
+            for sample, text in zip(samples, texts, strict=True)
+        ]
+
+    def _try_prompt(self, sample: Conversation | PlainText) -> str | BadRow:
+        try:
+            if isinstance(sample, Conversation):
+                return self._masker.prompt(sample)
+        except BadRow as problem:
+            return problem
+        return sample.prompt if sample.prompt.strip() else BadRow("`prompt` is empty")
+
+    def _begun(self, sample: Conversation | PlainText, ids: list[int]) -> list[int]:
+        """Plain text gets its BOS, where the tokenizer has that habit; templates write it."""
+        habit = self._adds_bos and isinstance(sample, PlainText) and ids[:1] != [self._bos]
+        return [self._bos, *ids] if habit else ids
 
     def cut(self, row: Encoded, length: int, *, keep_end: bool) -> Encoded:
         """The first (or last) `length` tokens of a row; a leading BOS stays."""
@@ -151,8 +187,9 @@ class Encoder:
             )
         before = [self._bos] if self._adds_bos and ids[:1] != [self._bos] else []
         after = [self._eos] if ids[-1:] != [self._eos] else []
-        trained = np.concatenate([[False] * len(before), trained, [True] * len(after)])
-        trained[-1] = True
+        learned = bool(trained[-1]) and self._ends != "none"
+        trained = np.concatenate([[False] * len(before), trained, [learned] * len(after)])
+        trained[-1] = learned
         return [*before, *ids, *after], trained.astype(bool)
 
 
@@ -164,6 +201,12 @@ def default_loss(format_: str, wanted: str | None, field: str) -> str:
             "task.loss_on out, or say 'all'",
             "task.loss_on",
         )
+    if format_ == "segments" and wanted not in (None, "completion", "all"):
+        raise InvalidSpec(
+            f"task.loss_on is '{wanted}', but {field} holds segments, which say themselves what "
+            "carries loss: leave task.loss_on out, or say 'all'",
+            "task.loss_on",
+        )
     return wanted or _DEFAULT_LOSS[format_]
 
 
@@ -173,6 +216,17 @@ def _plain(sample: PlainText, loss_on: str) -> Rendered:
     if not sample.completion.strip():
         raise BadRow("the text to learn is empty")
     return Rendered(text, [(start, len(text))], plain=True)
+
+
+def _pieces(sample: Segments, loss_on: str) -> Rendered:
+    text, spans = "", []
+    for piece, learned in sample.pieces:
+        if learned or loss_on == "all":
+            spans.append((len(text), len(text) + len(piece)))
+        text += piece
+    if not any(text[slice(*span)].strip() for span in spans):
+        raise BadRow("no token would be trained: no segment with `label` true holds text")
+    return Rendered(text, spans, plain=True)
 
 
 def _gapless(offsets: Sequence[tuple[int, int]]) -> tuple[Ends, Ends]:

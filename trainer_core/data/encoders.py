@@ -10,6 +10,7 @@ from trainer_core.data.judged_rows import JudgedRows
 from trainer_core.data.labelled_rows import LabelledRows
 from trainer_core.data.masked_rows import MaskedRows
 from trainer_core.data.preference_rows import PreferenceRows
+from trainer_core.data.prompt_rows import PromptRows
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
 from trainer_core.data.text_rows import TextRows
 from trainer_core.data.token_rows import TokenRows
@@ -22,4 +23,5 @@ ENCODERS: dict[str, Callable[[EncodingSetup], RowEncoder]] = {
     "preferences": PreferenceRows,
     "judged_answers": JudgedRows,
     "texts": TextRows,
+    "prompts": PromptRows,
 }

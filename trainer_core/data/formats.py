@@ -1,6 +1,7 @@
 """Row formats: the table of them, detecting one from columns, and turning a row into a sample."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trainer_core.data import (
@@ -8,11 +9,12 @@ from trainer_core.data import (
     judged_formats,
     labelled_formats,
     preference_formats,
+    prompt_formats,
     text_formats,
 )
 from trainer_core.data.messages import MESSAGE_COLUMNS, listed, nearest, parsed
 from trainer_core.data.row_format import RowFormat
-from trainer_core.data.rows import Conversation, Judged, PlainText, Preference, Row, Sample
+from trainer_core.data.rows import Conversation, Judged, PlainText, Preference, Prompt, Row, Sample
 from trainer_core.errors import InvalidData, InvalidSpec
 from trainer_core.spec import DataSource
 
@@ -20,11 +22,14 @@ FORMATS: dict[str, RowFormat] = {
     "messages": chat_formats.MESSAGES,
     "sharegpt": chat_formats.SHAREGPT,
     "alpaca": chat_formats.ALPACA,
+    "query_response": chat_formats.QUERY_RESPONSE,
     "prompt_completion": chat_formats.PROMPT_COMPLETION,
     "preference": preference_formats.PREFERENCE,
+    "prompt": prompt_formats.PROMPT,
+    "classification": labelled_formats.CLASSIFICATION,
+    "segments": chat_formats.SEGMENTS,
     "unpaired_preference": judged_formats.UNPAIRED_PREFERENCE,
     "judged_messages": judged_formats.JUDGED_MESSAGES,
-    "classification": labelled_formats.CLASSIFICATION,
     "anchor_positive": text_formats.ANCHOR_POSITIVE,
     "sentence_pair": text_formats.SENTENCE_PAIR,
     "text": chat_formats.TEXT,
@@ -82,6 +87,8 @@ def _with_system(sample: Sample, text: str) -> Sample:
     if isinstance(sample, Preference):
         sides = (_told(side, text) for side in (sample.chosen, sample.rejected))
         return Preference(*sides)
+    if isinstance(sample, Prompt):
+        return replace(sample, asked=_told(sample.asked, text))
     if isinstance(sample, Judged):
         return Judged(_told(sample.answered, text), sample.desirable)
     return _told(sample, text) if isinstance(sample, Conversation) else sample
@@ -94,7 +101,12 @@ def _told(sample: Conversation | PlainText, text: str) -> Conversation | PlainTe
         return sample
     system = {"role": "system", "content": text}
     prompt = sample.prompt_messages
-    return Conversation([system, *sample.messages], None if prompt is None else prompt + 1)
+    return replace(
+        sample,
+        messages=[system, *sample.messages],
+        prompt_messages=None if prompt is None else prompt + 1,
+        silent=frozenset(turn + 1 for turn in sample.silent),
+    )
 
 
 def _candidates(values: Mapping[str, Any], accepted: Sequence[str]) -> list[str]:
@@ -108,6 +120,8 @@ def _candidates(values: Mapping[str, Any], accepted: Sequence[str]) -> list[str]
         if column in values:
             found.insert(0, _kind_of_turns(values[column]))
     found = [name for name in dict.fromkeys(found) if name in accepted]
+    if any(name in chat_formats.TURNS for name in found):  # a `prompt` beside turns is in them
+        found = [name for name in found if name != "prompt"]
     return [name for name in found if not any(_within(name, other) for other in found)]
 
 

@@ -21,6 +21,7 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from trainer_core.data import leash
+from trainer_core.data.tool_calls import texts_in
 
 Spans = list[tuple[int, int]]
 _MOST_BITS = 65_536  # of a number
@@ -65,13 +66,14 @@ class Program:
         ]
 
     def run(
-        self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
     ) -> tuple[str, Spans]:
         """Render; also the character ranges that `{% generation %}` wrote.
 
         Raises TooMuch, jinja2.TemplateError, and whatever the template's own expressions raise.
         """
-        contents = sum(len(message["content"]) for message in messages)
+        given = [*messages, variables.get("tools")]
+        contents = sum(len(text) for value in given for text in texts_in(value))
         most = max(_LEAST_OUTPUT, _OUTPUT_FACTOR * contents)
         generation, blocks = self._generation, []
         generation.written, generation.spans = 0, []
@@ -115,7 +117,7 @@ def compile_template(text: str) -> Program:
 def syntax_problem(text: str) -> str | None:
     """What is wrong with a template's syntax; None where nothing is. Nothing of it is run."""
     if "{{" not in text and "{%" not in text:
-        return "is neither 'auto', 'tokenizer' nor a Jinja template: give one of these"
+        return "is neither 'auto', 'tokenizer', a known name nor a Jinja template"
     try:
         _environment().parse(text)
     except jinja2.TemplateSyntaxError as error:

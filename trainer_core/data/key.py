@@ -12,7 +12,7 @@ from trainer_core.publish.manifest import canonical_hash, sha256_file
 from trainer_core.spec import Launch, SplitRatio
 
 # Raised with every change that makes other tokens or labels of the same rows.
-VERSION = 1
+VERSION = 2
 
 
 def content_key(

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-ColumnKind = Literal["ints", "floats", "int", "float"]
-"""A list of int32 or float32, or one number. A new kind goes here and into `arrow.py`."""
+ColumnKind = Literal["ints", "floats", "int", "float", "text"]
+"""A list of int32 or float32, one such number, or a text. A new kind goes here and into
+`arrow.py`."""
 
 
 @dataclass(frozen=True)

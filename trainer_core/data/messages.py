@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainer_core.data.rows import BadRow, Message
+from trainer_core.data.tool_calls import read_calls
 
 MESSAGE_COLUMNS = ("messages", "conversations")
 _SPEAKERS = {
@@ -17,12 +18,32 @@ _SPEAKERS = {
     "bot": "assistant",
     "chatgpt": "assistant",
     "system": "system",
+    "function_call": "assistant",
+    "tool_call": "assistant",
+    "observation": "tool",
+    "tool_response": "tool",
+    "function_response": "tool",
+    "tool": "tool",
 }
+_ROLES = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "tool_call": "assistant",
+    "tool_response": "tool",
+}
+_CALLS = ("function_call", "tool_call")
+"""Speakers whose content is a call as JSON."""
 _OPENAI = ("role", "content")
-_READ = {"role", "content", "from", "value"}
-_ROLES = ("system", "developer", "user", "assistant")
+_PASSED_ON = ("name", "tool_call_id", "reasoning_content", "thinking")
+"""Further texts of a message that templates may write."""
+_FLAGS = ("loss", "train", "weight")
+"""Whether a message carries loss, as ms-swift, axolotl and OpenAI spell it."""
+_READ = {"role", "content", "from", "value", "tool_calls", "function_call", *_PASSED_ON, *_FLAGS}
 _SHOWN = 60
-_MEANINGFUL = ("tool_calls", "function_call", "tool_call_id", "weight", "loss", "train")
 
 
 def ignored_keys(values: Mapping[str, Any], format_: str) -> set[str]:
@@ -41,28 +62,82 @@ def ignored_keys(values: Mapping[str, Any], format_: str) -> set[str]:
 
 def read_turns(turns: Any, column: str) -> list[Message]:
     """The messages of a column, in our spelling; raises BadRow for anything else."""
+    messages, silent = read_conversation(turns, column)
+    if silent:
+        raise BadRow(
+            f"`{column}[{min(silent)}]` says that it carries no loss, which this format does not "
+            f"know: take {listed(_FLAGS)} out of it"
+        )
+    return messages
+
+
+def read_conversation(turns: Any, column: str) -> tuple[list[Message], frozenset[int]]:
+    """The messages of a column, and indices of answers that the row takes out of the loss.
+
+    Calls of tools that follow each other without anything between them are one message.
+    """
     turns = parsed(turns)
     if not isinstance(turns, list) or not turns:
         raise BadRow(f"`{column}` must be a list of messages that is not empty, not {kind(turns)}")
-    return [_turn(turn, f"{column}[{i}]") for i, turn in enumerate(turns)]
+    messages: list[Message] = []
+    silent: set[int] = set()
+    for number, turn in enumerate(turns):
+        where = f"{column}[{number}]"
+        made, bare_call = _turn(turn, where)
+        if bare_call and messages and messages[-1].get("tool_calls"):
+            messages[-1]["tool_calls"] += made["tool_calls"]
+        else:
+            messages.append(made)
+        if not _carries_loss(turn, made["role"], where):
+            silent.add(len(messages) - 1)
+    return messages, frozenset(silent)
 
 
-def _turn(turn: Any, where: str) -> Message:
+def _turn(turn: Any, where: str) -> tuple[Message, bool]:
+    """A message, and whether it is nothing but a call in ShareGPT's or ms-swift's spelling."""
     if not isinstance(turn, dict):
         raise BadRow(f"`{where}` must be an object with `role` and `content`, not {kind(turn)}")
     role_key, content_key = ("from", "value") if turn.get("from") is not None else _OPENAI
-    for key in _MEANINGFUL:
-        if turn.get(key) not in (None, [], {}):
-            raise BadRow(f"`{where}.{key}` is set, but this task cannot learn from it: take it out")
     if turn.get(role_key) is None:
         raise BadRow(f"`{where}` has no `role` (or `from`)")
     role = _role(turn[role_key], role_key, where)
-    return message(role, turn.get(content_key), f"{where}.{content_key}")
+    if turn[role_key] in _CALLS:
+        calls = read_calls(turn.get(content_key), f"{where}.{content_key}")
+        return {"role": role, "content": "", "tool_calls": calls}, True
+    further = {
+        name: checked(turn[name], f"{where}.{name}")
+        for name in _PASSED_ON
+        if turn.get(name) is not None
+    }
+    calls = _calls(turn, role, where)
+    content = turn.get(content_key)
+    made = message(role, "" if calls and content is None else content, f"{where}.{content_key}")
+    return made | further | ({"tool_calls": calls} if calls else {}), False
+
+
+def _calls(turn: dict[str, Any], role: str, where: str) -> list[dict[str, Any]]:
+    for key in ("tool_calls", "function_call"):
+        if turn.get(key) not in (None, [], {}, ""):
+            if role != "assistant":
+                raise BadRow(f"`{where}.{key}` is set, but only the assistant calls tools")
+            return read_calls(turn[key], f"{where}.{key}")
+    return []
+
+
+def _carries_loss(turn: dict[str, Any], role: str, where: str) -> bool:
+    """What a message says of itself; an answer carries loss unless it says no."""
+    said = [(key, turn[key]) for key in _FLAGS if turn.get(key) is not None]
+    for key, value in said:
+        if value not in (True, False):  # 1 and 0 too
+            raise BadRow(f"`{where}.{key}` must be true or false (1 or 0)")
+        if value and role != "assistant":
+            raise BadRow(f"`{where}.{key}` is true, but only the assistant's messages are learned")
+    return role != "assistant" or all(bool(value) for _, value in said)
 
 
 def _role(given: Any, key: str, where: str) -> str:
     """The role that a turn's speaker has; it may be anything that JSON can hold."""
-    known = _SPEAKERS if key == "from" else {role: role for role in _ROLES}
+    known = _SPEAKERS if key == "from" else _ROLES
     role = known.get(given) if isinstance(given, str) else None
     if role is None:
         shown = repr(given)

@@ -48,15 +48,6 @@ def packed_row(rows: ArrowRows, numbers: Iterable[int]) -> dict[str, Values]:
     }
 
 
-def packed_rows(
-    rows: ArrowRows, chosen: Sequence[int], capacity: int
-) -> Iterator[dict[str, Values]]:
-    """The chosen samples, first fit in their order, in rows of at most `capacity` tokens."""
-    lengths = rows.lengths()
-    for bin_ in first_fit([lengths[i] for i in chosen], capacity):
-        yield packed_row(rows, (chosen[i] for i in bin_))
-
-
 def fitted_rows(
     rows: ArrowRows, chosen: Sequence[int], capacity: int
 ) -> Iterator[dict[str, Values]]:
@@ -83,6 +74,28 @@ def wrapped_rows(
         waiting = waiting[full:]
     if len(waiting) > 1:
         yield _stretch(waiting)
+
+
+def streamed_rows(
+    rows: ArrowRows, chosen: Sequence[int], capacity: int
+) -> Iterator[dict[str, Values]]:
+    """As `wrapped_rows`, but with the labels that the samples have: some of them carry no loss."""
+    waiting = {name: np.empty(0, dtype=np.int32) for name in ("input_ids", "labels")}
+    for number in chosen:
+        row = rows[number]
+        waiting = {name: np.concatenate([old, row[name]]) for name, old in waiting.items()}
+        full = len(waiting["input_ids"]) // capacity * capacity
+        for start in range(0, full, capacity):
+            yield _begun({n: values[start : start + capacity] for n, values in waiting.items()})
+        waiting = {name: values[full:] for name, values in waiting.items()}
+    if len(waiting["input_ids"]) > 1:
+        yield _begun(waiting)
+
+
+def _begun(row: dict[str, Values]) -> dict[str, Values]:
+    labels = row["labels"].copy()
+    labels[0] = -100  # nothing predicts a row's first token
+    return {"input_ids": row["input_ids"], "labels": labels}
 
 
 def _stretch(ids: Values) -> dict[str, Values]:

@@ -1,10 +1,12 @@
 """The things that flow through preparation: rows with their place, and what they become."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-Message = dict[str, str]
+Message = dict[str, Any]
+"""`role` and `content` are strings; what else there is (`tool_calls`, `name`, …) is the template's.
+"""
 
 
 class BadRow(Exception):
@@ -40,10 +42,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages for the chat template; `prompt_messages` counts those that only ask."""
+    """Messages for the chat template; `prompt_messages` counts those that only ask.
+
+    `given` are further variables of the template, such as `tools`; `silent` are indices of answers
+    that the row itself takes out of the loss.
+    """
 
     messages: list[Message]
     prompt_messages: int | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    silent: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +63,27 @@ class PlainText:
 
 
 @dataclass(frozen=True, slots=True)
+class Segments:
+    """Pieces of one text without a template, each with whether it carries loss."""
+
+    pieces: Sequence[tuple[str, bool]]
+
+
+@dataclass(frozen=True, slots=True)
 class LabelledText:
     """A text, or a pair of texts, and what the row says is its label."""
 
     text: str
     pair: str | None
     label: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is to be answered, and the row's other columns."""
+
+    asked: Conversation | PlainText
+    given: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +112,7 @@ class Judged:
     desirable: bool
 
 
-Sample = Conversation | PlainText | LabelledText | Preference | Texts | Judged
+Sample = Conversation | PlainText | Segments | LabelledText | Preference | Prompt | Texts | Judged
 
 
 def spoken(sample: Sample) -> PlainText:

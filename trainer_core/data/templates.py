@@ -2,24 +2,18 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2
 
 from trainer_core.data.jinja import Program, Spans, TooMuch, compile_template
+from trainer_core.data.named_templates import CHATML, NAMED
 from trainer_core.data.rows import BadRow, Message
 from trainer_core.errors import InvalidSpec
 
 FIELD = "task.chat_template"
-# Turns end with the tokenizer's own EOS: a tokenizer without a template has no token of ChatML's,
-# and every engine stops at EOS without being told.
-_CHATML = (
-    "{%- for message in messages -%}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + eos_token + '\\n' }}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
-)
 # What a template's own expressions raise: 1 / 0, range(10**9), a macro that calls itself.
 _ITS_OWN = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -41,6 +35,10 @@ class Template:
     def marks_generation(self) -> bool:
         """Whether the template marks what the assistant says with `{% generation %}`."""
         return _MARKER.search(self.text) is not None
+
+    def given(self, variables: Mapping[str, Any]) -> "Template":
+        """The template with further variables, such as the tools of a conversation."""
+        return replace(self, variables={**self.variables, **variables}) if variables else self
 
     def render(self, messages: list[Message], *, prompt: bool = False) -> str:
         """Render messages, with the assistant's header at the end if `prompt`.
@@ -82,7 +80,7 @@ class Template:
 
 
 def choose_template(wanted: str, tokenizer: Any) -> Template:
-    """The template for `task.chat_template`: the tokenizer's own, a given one, or our ChatML.
+    """The template for `task.chat_template`: the tokenizer's own, a named or given one, or ChatML.
 
     Raises InvalidSpec where there is none, or the given text is no template.
     """
@@ -100,13 +98,31 @@ def _text(wanted: str, tokenizer: Any) -> str:
                 FIELD,
             )
         return chatml(tokenizer)
+    if wanted in NAMED:
+        return _named(wanted, tokenizer)
     if "{{" not in wanted and "{%" not in wanted:
         raise InvalidSpec(
-            f"{FIELD} is '{wanted[:60]}', which is neither 'auto', 'tokenizer' nor a Jinja "
-            "template: give one of these",
+            f"{FIELD} is '{wanted[:60]}', which is neither 'auto', 'tokenizer', a name "
+            f"({', '.join(NAMED)}) nor a Jinja template: give one of these",
             FIELD,
         )
     return wanted
+
+
+def _named(name: str, tokenizer: Any) -> str:
+    """A template of the table; raises InvalidSpec where the tokenizer lacks what it needs."""
+    template = NAMED[name]
+    vocabulary = tokenizer.get_vocab()
+    lacking = [token for token in template.tokens if token not in vocabulary]
+    if not lacking and "eos_token" in template.text and tokenizer.eos_token is None:
+        lacking = ["an end-of-sequence token"]
+    if lacking:
+        raise InvalidSpec(
+            f"{FIELD} is '{name}', which writes {', '.join(lacking)}, but the model's tokenizer "
+            "has no such token: use 'auto', or another template",
+            FIELD,
+        )
+    return template.text
 
 
 def chatml(tokenizer: Any) -> str:
@@ -117,7 +133,9 @@ def chatml(tokenizer: Any) -> str:
             f"give a Jinja template in {FIELD}",
             FIELD,
         )
-    return ("{{- bos_token -}}" if adds_bos(tokenizer) else "") + _CHATML
+    # Turns end with the tokenizer's own EOS: it may have no token of ChatML's, and every engine
+    # stops at EOS without being told.
+    return ("{{- bos_token -}}" if adds_bos(tokenizer) else "") + CHATML.replace("END", "eos_token")
 
 
 def adds_bos(tokenizer: Any) -> bool:

@@ -1,8 +1,10 @@
 """Rows of tokens with a loss mask: conversations and texts, for `sft`.
 
-Reads `loss_on`, `packing` and `max_length` of a task's block, where it has them.
+Reads `loss_on`, `train_on_eot`, `packing`, `packing_strategy` and `max_length` of a task's block,
+where it has them.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 from trainer_core.data.arrow import ArrowRows
 from trainer_core.data.encode import Encoder, default_loss
 from trainer_core.data.layout import PACKED, TOKENS
-from trainer_core.data.packing import packed_rows
+from trainer_core.data.masks import EndOfTurn
+from trainer_core.data.packing import fitted_rows, streamed_rows
 from trainer_core.data.row_encoder import (
     DEFAULT_MAX_LENGTH,
     EncodingSetup,
@@ -29,11 +32,13 @@ class TokenRows:
     def __init__(self, setup: EncodingSetup) -> None:
         task = setup.spec.task
         self._loss_on: str | None = getattr(task, "loss_on", None)
-        self._packing = task.is_packed
+        self._packing = getattr(task, "packing_strategy", "bfd") if task.is_packed else "none"
         self._tokenizer = setup.tokenizer
-        self._encoder = Encoder(setup.tokenizer, setup.chat_template())
-        self.final = PACKED if self._packing else TOKENS
-        self.max_length = self.row_limit = task.row_length or DEFAULT_MAX_LENGTH
+        ends: EndOfTurn = getattr(task, "train_on_eot", "turn")
+        self._encoder = Encoder(setup.tokenizer, setup.chat_template(), ends)
+        self.final = PACKED if self._packing == "bfd" else TOKENS
+        self.max_length = task.row_length or DEFAULT_MAX_LENGTH
+        self.row_limit = sys.maxsize if self._packing == "wrapped" else self.max_length
 
     def encode(self, samples: Numbered, format_: str, field: str) -> Outcomes:
         """Tokens and labels; raises InvalidSpec for a loss that the format does not have."""
@@ -49,9 +54,11 @@ class TokenRows:
         raise NotImplementedError
 
     def arrange(self, rows: ArrowRows, chosen: Sequence[int]) -> Iterator[Mapping[str, Any]]:
-        """Whole rows, or packed ones."""
-        if self._packing:
-            return packed_rows(rows, chosen, self.max_length)
+        """Whole rows, or several in one."""
+        if self._packing == "bfd":
+            return fitted_rows(rows, chosen, self.max_length)
+        if self._packing == "wrapped":
+            return streamed_rows(rows, chosen, self.max_length)
         return as_they_are(rows, chosen)
 
     def facts(self) -> dict[str, Any]:

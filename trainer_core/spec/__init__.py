@@ -25,6 +25,7 @@ from trainer_core.spec.results import Checkpoint, Evaluation, MlflowTracking, Pu
 from trainer_core.spec.task import TaskSpec
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
+from trainer_core.spec.tasks.grpo import GrpoTask
 from trainer_core.spec.tasks.kto import KtoTask
 from trainer_core.spec.tasks.mlm import MlmTask, TokenizerTraining
 from trainer_core.spec.tasks.sentence_transformer import SentenceTransformerTask
@@ -45,6 +46,7 @@ __all__ = [
     "DpoTask",
     "Evaluation",
     "FreezeAdapter",
+    "GrpoTask",
     "Ia3Adapter",
     "KtoTask",
     "Launch",

@@ -108,6 +108,12 @@ class TaskBlock(Strict):
         return found
 
     @property
+    def end_token(self) -> str | None:
+        """The token that is to end texts and turns; None: the tokenizer's own."""
+        found: str | None = getattr(self, "eos_token", None)
+        return found
+
+    @property
     def is_packed(self) -> bool:
         """Whether a row holds several samples."""
         return getattr(self, "packing", False) not in (False, "none")

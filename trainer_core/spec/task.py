@@ -6,6 +6,7 @@ from pydantic import Field
 
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
+from trainer_core.spec.tasks.grpo import GrpoTask
 from trainer_core.spec.tasks.kto import KtoTask
 from trainer_core.spec.tasks.mlm import MlmTask
 from trainer_core.spec.tasks.sentence_transformer import SentenceTransformerTask
@@ -15,6 +16,7 @@ from trainer_core.spec.tasks.text_classification import TextClassificationTask
 TaskSpec = Annotated[
     SftTask  # the order is that of the API's description
     | DpoTask
+    | GrpoTask
     | ClmTask
     | MlmTask
     | TextClassificationTask
