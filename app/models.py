@@ -135,6 +135,13 @@ class Job(Base):
             "created_at",
             postgresql_where=text("status NOT IN ('succeeded', 'failed', 'cancelled')"),
         ),
+        Index(
+            "ix_jobs_queued",
+            text("priority DESC"),
+            "created_at",
+            "id",
+            postgresql_where=text("status = 'queued'"),
+        ),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),
         Index(
             "ix_jobs_unarchived",
@@ -208,7 +215,7 @@ class Attempt(Base):
 
 
 class JobEvent(Base):
-    """A fact of a job; `seq` counts from 1 without gaps and is the SSE id."""
+    """A fact of a job; `seq` counts from 1 without gaps (a restore leaps once): the SSE id."""
 
     __tablename__ = "job_events"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
@@ -266,7 +273,15 @@ class CheckpointRow(Base):
     size: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = _now()
     deleted_at: Mapped[datetime | None]
-    __table_args__ = (UniqueConstraint("attempt_id", "step"),)
+    purged_at: Mapped[datetime | None]
+    __table_args__ = (
+        UniqueConstraint("attempt_id", "step"),
+        Index(
+            "ix_checkpoints_unpurged",
+            "id",
+            postgresql_where=text("deleted_at IS NOT NULL AND purged_at IS NULL"),
+        ),
+    )
 
 
 class Artifact(Base):

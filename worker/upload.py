@@ -179,8 +179,9 @@ class CheckpointUploader:
     def _delete(self, prefix: str) -> None:
         try:
             self._store.delete_prefix(prefix)
-        except StoreUnavailable as error:
-            _log.warning("%s was retired but is still in the store: %s", prefix, error)
+            durably(lambda session: service.mark_purged(session, prefix), patience=5.0)
+        except (StoreUnavailable, DatabaseAway) as error:
+            _log.warning("%s was retired and is left to housekeeping: %s", prefix, error)
 
     def _warn(self, code: str, message: str) -> None:
         try:

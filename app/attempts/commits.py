@@ -104,6 +104,17 @@ def commit_checkpoint(
     return list(session.execute(_RETIRE, keep).scalars())
 
 
+_PURGED = text(
+    "UPDATE checkpoints SET purged_at = now()"
+    " WHERE prefix = :prefix AND deleted_at IS NOT NULL AND purged_at IS NULL"
+)
+
+
+def mark_purged(session: Session, prefix: str) -> None:
+    """Remember that the objects of a retired checkpoint are gone."""
+    session.execute(_PURGED, {"prefix": prefix})
+
+
 _NEWEST = text(
     """
     SELECT c.step, c.prefix, c.manifest_sha256, c.size, c.attempt_id

@@ -15,6 +15,7 @@ from app.attempts.commits import (
     commit_checkpoint,
     commit_model,
     finalize,
+    mark_purged,
     newest_checkpoints,
 )
 from app.attempts.endings import (
@@ -232,6 +233,7 @@ __all__ = [
     "hold",
     "ingest",
     "intent",
+    "mark_purged",
     "newest_checkpoints",
     "record_handle",
     "record_telemetry",

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
-from sqlalchemy.orm import Session
 
 from app.db import transaction
 from app.housekeeping.report import Report
@@ -85,7 +84,7 @@ _JOB = text(
 )
 _REFERENCES = text(
     """
-    SELECT prefix FROM checkpoints WHERE job_id = :job AND deleted_at IS NULL
+    SELECT prefix FROM checkpoints WHERE job_id = :job AND purged_at IS NULL
     UNION ALL SELECT prefix FROM model_versions WHERE job_id = :job AND deleted_at IS NULL
     UNION ALL SELECT key FROM artifacts WHERE job_id = :job
     UNION ALL SELECT key FROM event_ranges WHERE job_id = :job
@@ -148,31 +147,3 @@ def _pointers(place: _Place) -> None:
         left = [i for i in place.objects.list_objects(pointer) if i.key == pointer]
         left += place.objects.list_objects(row.prefix)
         place.drop("orphans_pointers", left, pointer)
-
-
-_SUCCEEDED = text(
-    """
-    SELECT c.id, c.prefix, c.size FROM checkpoints c JOIN jobs j ON j.id = c.job_id
-    WHERE c.deleted_at IS NULL AND j.status = 'succeeded'
-        AND j.finished_at < now() - CAST(:days AS float) * interval '1 day'
-        AND NOT EXISTS (SELECT FROM jobs o WHERE o.start_from ->> 'prefix' = c.prefix
-            AND o.status NOT IN ('succeeded', 'failed', 'cancelled'))
-    ORDER BY c.id LIMIT 1000
-    """
-)
-
-
-def retire_checkpoints(session: Session, report: Report) -> list[str]:
-    """Retire checkpoints of jobs that succeeded long ago; returns what to delete after the commit.
-
-    Nothing resumes from them: a job that has succeeded is retried from scratch only.
-    """
-    rows = session.execute(_SUCCEEDED, {"days": get_settings().checkpoint_days}).all()
-    report.add("checkpoints", len(rows), sum(r.size for r in rows), [r.prefix for r in rows])
-    if report.dry_run or not rows:
-        return []
-    session.execute(
-        text("UPDATE checkpoints SET deleted_at = now() WHERE id = ANY(:ids)"),
-        {"ids": [row.id for row in rows]},
-    )
-    return [row.prefix for row in rows]

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.db import get_engine, transaction
 from app.events.archiving import archive_events
-from app.housekeeping import orphans, prepared, report
+from app.housekeeping import checkpoints, orphans, prepared, report
 from app.housekeeping.report import Report
 from app.settings import get_settings
 from app.storage import Store, StoreUnavailable
@@ -68,12 +68,11 @@ def _keep_house(objects: Store, done: Report, *, scan: bool | None) -> None:
     for project, upload in () if done.dry_run else over:
         objects.delete_prefix(f"{project}/uploads/{upload}/")
     with transaction() as session:
-        retired = orphans.retire_checkpoints(session, done)
+        checkpoints.retire_checkpoints(session, done)
         unused = prepared.unused(session)
         projects = list(session.execute(text("SELECT id FROM projects")).scalars())
         done.scanned = not report.scanned_lately(session, SCAN_HOURS) if scan is None else scan
-    for prefix in retired:
-        objects.delete_prefix(prefix)
+    checkpoints.purge_checkpoints(objects, done)
     if not done.dry_run:
         days = get_settings().archive_days
         done.add("archived_events", archive_events(objects, days, ARCHIVE_SECONDS))

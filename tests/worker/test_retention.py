@@ -6,9 +6,11 @@ import threading
 import time
 
 import pytest
+from sqlalchemy import text
 
 from app.attempts.store import LeaseLost
-from app.db import transaction
+from app.backups.hold import refuse_while_held
+from app.db import get_engine, transaction
 from app.housekeeping.report import Report
 from app.housekeeping.service import keep_house
 from app.ids import new_id
@@ -174,7 +176,8 @@ def test_b29_what_nothing_refers_to_goes_and_all_else_stays(objects: Store):
     assert keys(objects) & (kept | gone) == kept
     assert {kind: done.document()[kind] for kind in said.kinds} == said.document()
     assert done.counts()["orphans_datasets"] == 2
-    assert done.counts()["orphans_jobs"] == 4  # two of them the retired one's
+    assert done.counts()["orphans_jobs"] == 2
+    assert done.counts()["checkpoints"] == 1
     assert look(objects).counts()["orphans_jobs"] == 0
 
 
@@ -236,6 +239,47 @@ def test_checkpoints_of_jobs_that_succeeded_long_ago_go_and_those_for_retries_st
     assert look(objects).counts()["checkpoints"] == 1
     left = {key.rpartition("/")[0] + "/" for key in keys(objects)}
     assert left == {prefixes[name] for name in ("lately", "failed", "needed")}
+
+
+def _retired_long_ago(objects: Store) -> str:
+    """Return the prefix of a checkpoint that is due to go, of a job that nobody looks at again."""
+    job = add_job()
+    prefix = checkpoint(objects, job, attempt_of(job), 4)
+    end(job, "succeeded", 31)
+    return prefix
+
+
+def _gone_in_the_end(objects: Store, prefix: str) -> None:
+    """It was retired and is still there: the next round deletes it, and the one after does not."""
+    assert objects.head(f"{prefix}weights") == len(BODY)
+    look_up = "SELECT deleted_at IS NOT NULL, purged_at IS NOT NULL FROM checkpoints"
+    assert rows(look_up) == [(True, False)]
+    assert look(objects).counts()["checkpoints"] == 1
+    assert keys(objects) == set()
+    assert rows(look_up) == [(True, True)]
+    assert look(objects).counts()["checkpoints"] == 0
+
+
+def test_a_retired_checkpoint_goes_when_the_store_is_back(objects: Store):
+    prefix = _retired_long_ago(objects)
+    away = Store(Settings(s3_endpoint="http://127.0.0.1:9", s3_access_key="a", s3_secret_key="b"))
+    with pytest.raises(StoreUnavailable):
+        keep_house(away)
+    _gone_in_the_end(objects, prefix)
+
+
+def test_a_retired_checkpoint_goes_when_the_back_up_has_ended(
+    objects: Store, store_settings: Settings
+):
+    prefix = _retired_long_ago(objects)
+    with get_engine().connect() as backup:
+        backup.execute(text("SELECT pg_advisory_lock(hashtext('polar.backup'))"))
+        backup.commit()
+        with pytest.raises(StoreUnavailable, match="back-up"):
+            keep_house(Store(store_settings, may_delete=refuse_while_held))
+        backup.execute(text("SELECT pg_advisory_unlock(hashtext('polar.backup'))"))
+        backup.commit()
+    _gone_in_the_end(objects, prefix)
 
 
 def test_prepared_data_that_no_job_names_go_by_age(objects: Store, store_settings: Settings):

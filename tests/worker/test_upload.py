@@ -181,6 +181,8 @@ def test_b26_a_checkpoint_counts_only_with_its_manifest_and_the_newest_two_stay(
     assert stored_steps(claim.job_id) == [8, 12]
     kept = {item.key.split("/")[5] for item in store.list_objects(prefix_of(claim))}
     assert kept == {"step-00000008", "step-00000012"}
+    purged = "SELECT step FROM checkpoints WHERE purged_at IS NOT NULL"
+    assert rows(purged) == [(4,)]
     torn = tmp_path / "checkpoints" / "step-00000016"
     shutil.copytree(tmp_path / "checkpoints" / "step-00000012", torn)
     (torn / "state.json").write_text("cut")  # not what its manifest says
