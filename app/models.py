@@ -135,13 +135,6 @@ class Job(Base):
             "created_at",
             postgresql_where=text("status NOT IN ('succeeded', 'failed', 'cancelled')"),
         ),
-        Index(
-            "ix_jobs_queued",
-            text("priority DESC"),
-            "created_at",
-            "id",
-            postgresql_where=text("status = 'queued'"),
-        ),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),
         Index(
             "ix_jobs_unarchived",
@@ -215,7 +208,7 @@ class Attempt(Base):
 
 
 class JobEvent(Base):
-    """A fact of a job; `seq` counts from 1 without gaps (a restore leaps once): the SSE id."""
+    """A fact of a job; `seq` counts from 1 without gaps and is the SSE id."""
 
     __tablename__ = "job_events"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
