@@ -12,8 +12,8 @@ from fastapi import APIRouter, FastAPI
 from app import docs, openapi
 from app.artifacts.routes import router as artifacts
 from app.capabilities.routes import router as capabilities
-from app.datasets.receive import clean_uploads
 from app.datasets.routes import router as datasets
+from app.datasets.temporary import clean_uploads
 from app.db import LoopStatements
 from app.events.feed import Feed
 from app.events.routes import router as events

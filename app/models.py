@@ -135,6 +135,13 @@ class Job(Base):
             "created_at",
             postgresql_where=text("status NOT IN ('succeeded', 'failed', 'cancelled')"),
         ),
+        Index(
+            "ix_jobs_queued",
+            text("priority DESC"),
+            "created_at",
+            "id",
+            postgresql_where=text("status = 'queued'"),
+        ),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),
         Index(
             "ix_jobs_unarchived",
@@ -179,6 +186,7 @@ class Attempt(Base):
     lease_expires_at: Mapped[datetime | None]
     hinted_at: Mapped[datetime | None]
     last_n: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    # Not used any more; earlier code selects it, so a later release takes it away.
     carried_offset: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     log_offset: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     resumed_step: Mapped[int | None]
@@ -208,7 +216,7 @@ class Attempt(Base):
 
 
 class JobEvent(Base):
-    """A fact of a job; `seq` counts from 1 without gaps and is the SSE id."""
+    """A fact of a job; `seq` counts from 1 without gaps (a restore leaps once): the SSE id."""
 
     __tablename__ = "job_events"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)

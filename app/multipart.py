@@ -68,8 +68,15 @@ def _complete(call: Call, key: str, upload: str, parts: list[Part], total: int) 
         call("complete_multipart_upload", key, UploadId=upload, MultipartUpload={"Parts": parts})
     except StoreUnavailable as error:
         # Perhaps only the answer to an earlier try was lost.
-        if not caused_by(error, _GONE) or call("head_object", key)["ContentLength"] != total:
+        if not caused_by(error, _GONE) or _size(call, key) != total:
             raise
+
+
+def _size(call: Call, key: str) -> int | None:
+    try:
+        return int(call("head_object", key)["ContentLength"])
+    except ObjectMissing:
+        return None
 
 
 def abort_uploads(call: Call, older: timedelta) -> int:

@@ -33,7 +33,6 @@ class Settings(BaseSettings):
     broker_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     host: str = "127.0.0.1"
     port: int = 8010
-    public_url: str = "http://127.0.0.1:8010"
     auth: Literal["keys", "none"] = "keys"
     secret_key_file: Path | None = None
 
@@ -69,6 +68,7 @@ class Settings(BaseSettings):
         default_factory=list,
         description="Hosts and networks that trainers may reach although they are not public.",
     )
+    prepare_slots: int = Field(4, ge=1, description="Preparations at once on a host.")
     prepare_memory_gb: float = Field(
         0.0, ge=0, description="Memory of a preparation; 0: half of the host's, at least 4 GiB."
     )

@@ -107,7 +107,7 @@ def _ingest(jobs: dict[str, str]) -> Write:
         for events in batches:
             for attempt in jobs.values():
                 with transaction() as session:
-                    service.ingest(session, attempt, LEASE, events, events[-1].n)
+                    service.ingest(session, attempt, LEASE, events)
 
     return write
 

@@ -1,6 +1,7 @@
 """Real services for the tests, started at most once per session and only when asked for."""
 
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from polar.stack import spawn
 from polar.stack.ports import free_ports
 from polar.stack.services import Postgres, SeaweedFS, SeaweedPorts, Valkey, wait_ready
 from tests.services import S3, migrate
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Say at once what failed: a run that is broken off prints no summary."""
+    if report.failed:
+        last = report.longreprtext.splitlines()[-30:]
+        print("", report.nodeid, report.when, *last, sep="\n", file=sys.__stdout__, flush=True)
 
 
 @pytest.fixture(scope="session")

@@ -202,7 +202,7 @@ class Carrier:
         lines, log_offset = self._log.read(final=final)
         events = [event for event, _ in batch]
         if batch:
-            service.ingest(session, self._attempt_id, self._token, events, batch[-1][1])
+            service.ingest(session, self._attempt_id, self._token, events)
         offset = batch[-1][1] if batch else self._events.offset
         load = Load(events, offset, len(lines), log_offset)
         if lines:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from botocore.exceptions import ParamValidationError
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -38,5 +39,6 @@ def through_outages(work: Callable[[], T], patience: float) -> T:
 
 def _is_outage(error: Exception) -> bool:
     if isinstance(error, StoreUnavailable):
-        return not caused_by(error, REFUSED)
+        wrong = isinstance(error.__cause__, ParamValidationError)
+        return not wrong and not caused_by(error, REFUSED)
     return is_away(error)

@@ -1,7 +1,8 @@
 """Places waiting jobs: reads who waits and what is free, and reserves what `plan` decides."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Row, bindparam, text
@@ -9,26 +10,49 @@ from sqlalchemy.orm import Session
 
 from app.attempts.service import reserve
 from app.jobs.lifecycle import RULES
-from app.jobs.spec import Compute
+from app.jobs.spec import Gpus
 from app.settings import get_settings
 from app.tracking.store import follow
-from worker.plan import Slot, Waiting, Wish, plan
+from worker.plan import Planner, Slot, Waiting, Wish
 
 # Row locks alone keep two reconcilers from taking the same job or device. This lock gives the one
 # that places the whole view: half of one would let small jobs slip past a large one's reservation.
 _ALONE = text("SELECT pg_try_advisory_xact_lock(hashtext('polar.placement'))")
 
-_QUEUE = text(
-    """
-    SELECT j.id, j.project_id, j.target, j.waiting_for, j.spec -> 'compute' AS compute,
+_QUEUED = "j.status = 'queued' AND j.cancel_requested_at IS NULL AND j.pause_requested_at IS NULL"
+_READY = f"{_QUEUED} AND j.prepared_key IS NOT NULL AND coalesce(j.not_before <= now(), true)"
+_GPUS = "coalesce(j.spec #>> '{compute,gpus}', '')"
+_ORDER = "ORDER BY j.priority DESC, j.created_at, j.id"
+
+# A page of the jobs that could start now, behind a place in the queue, without those whose wish
+# nothing free can serve any more: however many of them there are, they block nobody.
+_PAGE = text(
+    f"""
+    SELECT j.id, j.project_id, j.priority, j.created_at, {_GPUS} AS gpus FROM jobs j
+    WHERE {_READY} AND j.target <> 'fake'
+        AND (CAST(:id AS text) IS NULL OR j.priority < :priority
+            OR (j.priority = :priority AND (j.created_at, j.id) > (:created_at, :id)))
+        AND NOT {_GPUS} = ANY(CAST(:hopeless AS text[]))
+    {_ORDER} LIMIT :page
+    """  # noqa: S608 - constants
+)
+PAGE = 1000
+
+_FAKE = text(
+    f"SELECT j.id, j.project_id FROM jobs j WHERE {_READY} AND j.target = 'fake'"  # noqa: S608
+    f" {_ORDER} LIMIT :page"
+)
+
+# The jobs that are told what they wait for: the head of the queue.
+_HEAD = text(
+    f"""
+    SELECT j.id, j.target, j.waiting_for, {_GPUS} AS gpus,
         j.prepared_key IS NOT NULL AS prepared, p.status AS preparation,
         coalesce(j.not_before > now(), false) AS later,
         to_char(j.not_before AT TIME ZONE 'UTC', 'HH24:MI:SS') AS not_before
     FROM jobs j LEFT JOIN preparations p ON p.job_id = j.id
-    WHERE j.status = 'queued' AND j.cancel_requested_at IS NULL AND j.pause_requested_at IS NULL
-    ORDER BY j.priority DESC, j.created_at, j.id
-    LIMIT 5000
-    """
+    WHERE {_QUEUED} {_ORDER} LIMIT 5000
+    """  # noqa: S608 - constants
 )
 
 _DEVICES = text(
@@ -66,7 +90,7 @@ _AVOID = text(
     GROUP BY job_id
     """
 ).bindparams(bindparam("jobs", expanding=True), bindparam("reasons", expanding=True))
-_CHOOSY = 200  # jobs at the head of the queue for which this is looked up
+_CHOOSY = 200  # jobs at the head of a page for which this is looked up
 _MACHINES_FAULT = [reason.value for reason, rule in RULES.items() if rule.machine]
 
 _EXPLAIN = text(
@@ -82,40 +106,71 @@ def place(session: Session, stepper_id: str) -> int:
     """Reserve devices for the jobs whose turn it is; returns how many were placed.
 
     `stepper_id` is the reconciler that carries jobs of targets without a host of ours. Says on
-    every other waiting job what it waits for. Does nothing while another reconciler places.
+    every other waiting job at the head of the queue what it waits for. Does nothing while another
+    reconciler places.
     """
     if not session.execute(_ALONE).scalar():
         return 0
-    queue = session.execute(_QUEUE).all()
-    if not queue:
+    head = session.execute(_HEAD).all()
+    if not head:
         return 0
-    ready = [job for job in queue if job.prepared and not job.later]
-    reasons = _not_ready(session, queue)
-    placed = sum(
-        _start(session, job.id, job.project_id, stepper_id, [])
-        for job in ready
-        if job.target == "fake"
-    )
-    local = [job for job in ready if job.target != "fake"]
     hosts = _hosts(session)
-    avoid = _avoid(session, [job.id for job in local][:_CHOOSY]) if len(hosts) > 1 else {}
-    waiting = (Waiting(j.id, wish(j.compute), avoid.get(j.id, frozenset())) for j in local)
-    result = plan(waiting, hosts)
-    if not hosts and local and _all_draining(session):
-        result.waiting = dict.fromkeys(result.waiting, "every worker online is being drained")
-    projects = {job.id: job.project_id for job in local}
-    for a in result.assignments:
+    planner = Planner(hosts)
+    projects = _plan(session, planner, choosy=len(hosts) > 1)
+    assignments = list(planner.result.assignments)
+    ready = [job for job in head if job.prepared and not job.later and job.target != "fake"]
+    reasons = _reasons(planner, ready, projects)
+    if ready and not hosts and _all_draining(session):
+        reasons = dict.fromkeys(reasons, "every worker online is being drained")
+    _explain(session, head, _not_ready(session, head) | reasons)
+    placed = _place_fake(session, stepper_id) if get_settings().fake_target else 0
+    for a in assignments:
         placed += _start(session, a.job_id, projects[a.job_id], a.worker_id, a.devices)
-    _explain(session, queue, {**reasons, **result.waiting})
     return placed
 
 
-def wish(compute: dict[str, Any] | None) -> Wish:
-    """Return what a JobSpec's `compute` block asks of a host."""
-    gpus = Compute.model_validate(compute or {}).gpus
-    if gpus is None:
+def _plan(session: Session, planner: Planner, *, choosy: bool) -> dict[str, str]:
+    """Plan for ready jobs until nothing is free or nobody is left; returns their projects."""
+    projects: dict[str, str] = {}
+    hopeless: set[str] = set()
+    after: dict[str, Any] = {"id": None, "priority": None, "created_at": None}
+    while planner.has_room:
+        where = {**after, "hopeless": sorted(hopeless), "page": PAGE}
+        page = session.execute(_PAGE, where).all()
+        avoid = _avoid(session, [row.id for row in page][:_CHOOSY]) if choosy else {}
+        for row in page:
+            planner.add(Waiting(row.id, wish(row.gpus), avoid.get(row.id, frozenset())))
+            projects[row.id] = row.project_id
+        if len(page) < PAGE:
+            break
+        hopeless |= {gpus for gpus in {row.gpus for row in page} if not planner.serves(wish(gpus))}
+        after = {name: getattr(page[-1], name) for name in after}
+    return projects
+
+
+def _reasons(
+    planner: Planner, ready: Iterable[Row[Any]], planned: Container[str]
+) -> dict[str, str]:
+    """Say what ready jobs wait for, those behind the last one that was planned for included."""
+    waiting = planner.result.waiting
+    for job in ready:
+        if job.id not in planned:
+            planner.add(Waiting(job.id, wish(job.gpus)))
+    return {job.id: waiting[job.id] for job in ready if job.id in waiting}
+
+
+def _place_fake(session: Session, stepper_id: str) -> int:
+    ready = session.execute(_FAKE, {"page": PAGE}).all()
+    return sum(_start(session, job.id, job.project_id, stepper_id, []) for job in ready)
+
+
+@lru_cache(maxsize=256)
+def wish(gpus: str) -> Wish:
+    """Return what a JobSpec's `compute.gpus` block, as JSON, asks of a host; empty: nothing."""
+    if not gpus:
         return Wish()
-    return Wish(gpus.count, "cuda", gpus.name, gpus.min_memory_gb)
+    asked = Gpus.model_validate_json(gpus)
+    return Wish(asked.count, "cuda", asked.name, asked.min_memory_gb)
 
 
 def _start(

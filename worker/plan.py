@@ -1,7 +1,7 @@
 """Which waiting job gets which free devices: pure, so that every rule can be tested alone."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -70,33 +70,51 @@ class Plan:
     waiting: dict[str, str] = field(default_factory=dict)
 
 
-def plan(jobs: Iterable[Waiting], hosts: dict[str, Sequence[Slot]]) -> Plan:
-    """Give free devices to the jobs in their order; `hosts` maps worker ids to their devices.
+class Planner:
+    """Gives free devices to jobs in the order in which they come; `hosts`: worker id → devices.
 
     A job that must wait keeps what is free on the host where it lacks least, so that smaller ones
     behind it cannot starve it. A host to be avoided is taken only where no other has the room.
     """
-    result = Plan()
-    free = {worker: [s for s in slots if s.free] for worker, slots in hosts.items()}
-    ahead: Counter[Kind | None] = Counter()
-    for job in jobs:
-        wish = _with_kind(job.wish, hosts)
-        able = [w for w, slots in hosts.items() if _count(wish, slots) >= wish.count]
+
+    def __init__(self, hosts: Mapping[str, Sequence[Slot]]) -> None:
+        self.result = Plan()
+        self._hosts = hosts
+        self._free = {worker: [s for s in slots if s.free] for worker, slots in hosts.items()}
+        self._ahead: Counter[Kind | None] = Counter()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether any device is neither given away nor reserved."""
+        return any(self._free.values())
+
+    def serves(self, wish: Wish) -> bool:
+        """Say whether a job of this wish would still get or keep a device; a no stays one."""
+        wish = _with_kind(wish, self._hosts)
+        return any(_count(wish, self._free[worker]) for worker in self._able(wish))
+
+    def add(self, job: Waiting) -> None:
+        """Give the job its devices, or say why it waits."""
+        wish = _with_kind(job.wish, self._hosts)
+        able = self._able(wish)
         if not able:
-            result.waiting[job.job_id] = _nobody(wish, hosts)
-            continue
-        worker = max(able, key=lambda w: _fitness(job, wish, w, free[w]))
-        chosen = [s for s in free[worker] if wish.accepts(s)][: wish.count]
-        free[worker] = [s for s in free[worker] if s not in chosen]
+            self.result.waiting[job.job_id] = _nobody(wish, self._hosts)
+            return
+        worker = max(able, key=lambda w: _fitness(job, wish, w, self._free[w]))
+        chosen = [s for s in self._free[worker] if wish.accepts(s)][: wish.count]
+        self._free[worker] = [s for s in self._free[worker] if s not in chosen]
         if len(chosen) == wish.count:
-            result.assignments.append(Assignment(job.job_id, worker, [s.index for s in chosen]))
+            devices = [s.index for s in chosen]
+            self.result.assignments.append(Assignment(job.job_id, worker, devices))
         else:
-            result.waiting[job.job_id] = _place(ahead[wish.kind])
-            ahead[wish.kind] += 1
-    return result
+            self.result.waiting[job.job_id] = _place(self._ahead[wish.kind])
+            self._ahead[wish.kind] += 1
+
+    def _able(self, wish: Wish) -> list[str]:
+        return [w for w, slots in self._hosts.items() if _count(wish, slots) >= wish.count]
 
 
-def _with_kind(wish: Wish, hosts: dict[str, Sequence[Slot]]) -> Wish:
+def _with_kind(wish: Wish, hosts: Mapping[str, Sequence[Slot]]) -> Wish:
     if wish.kind is not None:
         return wish
     any_gpu = any(s.kind == "cuda" for slots in hosts.values() for s in slots)
@@ -113,7 +131,7 @@ def _fitness(job: Waiting, wish: Wish, worker: str, free: Sequence[Slot]) -> tup
     return min(fitting, wish.count), worker not in job.avoid, -fitting
 
 
-def _nobody(wish: Wish, hosts: dict[str, Sequence[Slot]]) -> str:
+def _nobody(wish: Wish, hosts: Mapping[str, Sequence[Slot]]) -> str:
     if not hosts:
         return "no worker online"
     if wish.kind == "cuda" and not any(s.kind == "cuda" for slots in hosts.values() for s in slots):

@@ -152,7 +152,7 @@ class Stepper:
             fresh = self._target.tail(self._handle(row), row.last_n)
             if fresh:
                 with transaction() as session:
-                    attempts.ingest(session, row.id, token, fresh, 0)
+                    attempts.ingest(session, row.id, token, fresh)
             if seen is not None and seen.state != "running":
                 self._ended(row, token, seen)
             elif row.silent:

@@ -22,6 +22,7 @@ from worker.carrier import Carrier
 from worker.durably import PATIENCE, DatabaseAway, durably
 from worker.endings import ending_of, ending_of_error, last_words
 from worker.fetch import attempt_prefix
+from worker.gpus import require_free
 from worker.inputs import JobFacts, attempt_launch, read_job
 from worker.lease import LeaseKeeper
 from worker.outages import through_outages
@@ -116,6 +117,7 @@ class AttemptSupervisor:
 
     def _train(self, job: JobFacts, launch: Launch) -> Ending | None:
         self._kill_orphans(job)
+        require_free(job.cuda_devices, self._keeper)
         carrier = Carrier(
             self._work, self._claim.attempt_id, self._claim.token, Redactor(job.secrets.values())
         )

@@ -12,7 +12,7 @@ from typing import Any
 from app.attempts import service
 from app.attempts.service import LeaseLost, StoredCheckpoint
 from app.settings import get_settings
-from app.storage import Patience, Store, StoreUnavailable
+from app.storage import ObjectMissing, Patience, Store, StoreUnavailable
 from trainer_core.publish.manifest import BrokenFolder
 from worker.durably import DatabaseAway, durably
 from worker.transfer import Stored, upload_folder
@@ -133,16 +133,26 @@ class CheckpointUploader:
         except (LeaseLost, DatabaseAway) as error:
             _log.warning("checkpoint of step %d: %s", written.step, error)
             self._stop.set()
+        except Exception as error:  # noqa: BLE001 - this thread's one: the next may be stored
+            _log.exception("checkpoint of step %d", written.step)
+            self._warn(
+                "checkpoint_not_stored",
+                f"the checkpoint of step {written.step} is not stored: {type(error).__name__}: "
+                f"{error}; the next one is tried",
+            )
 
     def _upload(self, written: Written) -> Stored | None:
-        """Upload until it is done; None when it was given up: a newer one waits, or we stop."""
+        """Upload until it is done; None when it was given up: a newer one waits, or we stop.
+
+        A store that has lost parts of it gets them again.
+        """
         prefix = f"{self._prefix}checkpoints/step-{written.step:08d}/"
         said = False
         while True:
             try:
                 a_round = Patience(_ROUND, self._stop)
                 return upload_folder(self._store, written.folder, prefix, a_round)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, ObjectMissing) as error:
                 if not said:
                     self._warn(
                         "checkpoint_not_stored",

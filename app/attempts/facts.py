@@ -40,7 +40,7 @@ _WRITE = text(
                 ELSE coalesce(latest_metrics, '{}') || CAST(:metrics AS jsonb) END
         WHERE id = :job_id RETURNING project_id, last_seq - :count AS base
     ), attempt AS (
-        UPDATE attempts SET last_n = :last_n, carried_offset = :offset, event_at = now(),
+        UPDATE attempts SET last_n = :last_n, event_at = now(),
             started_at = coalesce(started_at, now()),
             last_step = greatest(last_step, CAST(:last_step AS int)),
             resumed_step = coalesce(CAST(:resumed_step AS int), resumed_step)
@@ -57,17 +57,10 @@ _WRITE = text(
 )
 
 
-def ingest(
-    session: Session,
-    attempt_id: str,
-    token: str,
-    events: Sequence[RunEvent],
-    carried_offset: int,
-) -> int:
+def ingest(session: Session, attempt_id: str, token: str, events: Sequence[RunEvent]) -> int:
     """Accept the events that are new; returns how many. Replays are free.
 
-    `carried_offset` is the position in `events.jsonl` behind the last event. Raises LeaseLost, and
-    EventGap when the first new event does not follow the last accepted one.
+    Raises LeaseLost, and EventGap when the first new event does not follow the last accepted one.
     """
     held = hold(session, attempt_id, token)
     new = [event for event in events if event.n > held.last_n]
@@ -89,7 +82,6 @@ def ingest(
         "log_bytes": admitted.size,
         **_newest(new),
         "last_n": new[-1].n,
-        "offset": carried_offset,
         "last_step": max(steps, default=None),
         "resumed_step": next((e.data["step"] for e in new if e.type == "resumed"), None),
     }

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.attempts.endings import Ending, end_attempt, release
 from app.attempts.store import lock
+from app.events.store import append_events
 from app.jobs.lifecycle import FailureReason
 
 _OPEN = "j.status NOT IN ('succeeded', 'failed', 'cancelled')"
@@ -63,6 +64,19 @@ def references(session: Session, snapshot: str) -> Iterator[dict[str, Any]]:
         yield dict(row)
 
 
+# Clients may hold ids that the back-up knows nothing of, and no id is given out twice: numbers go
+# on from the time in milliseconds, which no job's events reach by being counted. The database's
+# guard against gaps stands aside for this one statement.
+_LEAP = (
+    "ALTER TABLE jobs DISABLE TRIGGER gap_free",
+    f"""
+    UPDATE jobs AS j SET last_seq = greatest(
+        last_seq + 1000000000, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+    WHERE {_OPEN}
+    """,  # noqa: S608 - constants
+    "ALTER TABLE jobs ENABLE TRIGGER gap_free",
+)
+_OPEN_JOBS = text(f"SELECT id, last_seq FROM jobs AS j WHERE {_OPEN} ORDER BY id")  # noqa: S608
 _LIVE = text("SELECT id FROM attempts WHERE finished_at IS NULL ORDER BY id")
 _UNRELEASED = text(
     "SELECT id FROM attempts WHERE finished_at IS NOT NULL AND released_at IS NULL ORDER BY id"
@@ -86,8 +100,10 @@ def settle(session: Session) -> int:
     """End what ran when the back-up was taken, so that it goes on here; returns how many attempts.
 
     An attempt ends as interrupted: its job is placed again and goes on from its newest whole
-    checkpoint, or is cancelled if that was asked for.
+    checkpoint, or is cancelled if that was asked for. Events of open jobs get numbers that were
+    never given out, and the first of them tells clients that those after the back-up are void.
     """
+    _leap(session)
     live = list(session.execute(_LIVE).scalars())
     for attempt_id in live:
         found = lock(session, attempt_id)
@@ -99,3 +115,16 @@ def settle(session: Session) -> int:
     for statement in _FORGET:
         session.execute(text(statement))
     return len(live)
+
+
+def _leap(session: Session) -> None:
+    kept: dict[str, int] = {row.id: row.last_seq for row in session.execute(_OPEN_JOBS)}
+    for statement in _LEAP:
+        session.execute(text(statement))
+    for job_id, last_seq in kept.items():
+        message = (
+            f"the service was restored from a back-up taken after event {last_seq}: events after "
+            "that one, received before the restore, are void; the job goes on here"
+        )
+        data = {"code": "restored", "message": message}
+        append_events(session, job_id, [{"type": "warning", "data": data}])

@@ -1,7 +1,12 @@
 """Which `s3://` places a job may read: its project's own, those that are open to all, or with keys
 of its owner."""
 
+import re
+
 from app.settings import Settings
+
+# What S3 takes today, and what old buckets and other stores have.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 
 
 def parse(location: str) -> tuple[str, str] | None:
@@ -10,6 +15,19 @@ def parse(location: str) -> tuple[str, str] | None:
     if not location.startswith("s3://") or not bucket or not key:
         return None
     return bucket, key
+
+
+def not_a_place(location: str) -> str | None:
+    """Return why an address cannot be one of an object; None when it can."""
+    place = parse(location)
+    if place is None:
+        return "an S3 address is `s3://bucket/key`"
+    if not _BUCKET.fullmatch(place[0]) or ".." in place[0]:
+        return (
+            f"{place[0][:80]!r} cannot be a bucket's name: 3 to 63 letters, digits, dots, hyphens "
+            "and underscores, a letter or a digit first and last"
+        )
+    return None
 
 
 def is_foreign(project_id: str, location: str, bucket: str) -> bool:
@@ -27,9 +45,9 @@ def refusal(
     The service's keys open the project's own part of the service's bucket, and what
     `POLAR_S3_BUCKETS` lists. `with_keys`: the job brings keys of its owner, whose rights decide.
     """
-    place = parse(location)
-    if place is None:
-        return "an S3 address is `s3://bucket/key`"
+    if reason := not_a_place(location):
+        return reason
+    place = parse(location) or ("", "")
     if ".." in place[1].split("/"):
         return "an S3 address must not climb: leave `..` out"
     if is_foreign(project_id, location, settings.s3_bucket):

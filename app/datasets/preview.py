@@ -27,10 +27,15 @@ _ENDED_FOR_SIZE = (None, NO_MEMORY, -signal.SIGKILL, -signal.SIGXCPU)
 _log = logging.getLogger(__name__)
 
 
+LONGEST_SUFFIX = 20
+
+
 def suffix_of(file_name: str) -> str:
     """Return the endings that say what a file is: `.jsonl`, `.csv.gz`, or nothing."""
     name, dot, packed = file_name.lower().rpartition(".gz")
     endings = Path(name if dot and not packed else file_name.lower()).suffix
+    if len(endings.encode()) > LONGEST_SUFFIX:  # no kind of file, and maybe too long for a name
+        endings = ""
     return endings + (".gz" if dot and not packed else "")
 
 

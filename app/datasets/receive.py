@@ -1,13 +1,9 @@
 """Takes an upload off the wire into a private temporary file, hashing and limiting it."""
 
-import contextlib
 import errno
 import hashlib
 import os
-import secrets
 import shutil
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +16,6 @@ from starlette.requests import ClientDisconnect, Request
 from app.errors import BadRequest, FieldProblem, InvalidPayload, TooLarge, Unavailable
 
 _WRITE = 1 << 20
-_STALE = 24 * 3600
 _FIELD_LIMIT = 4096
 _FIELDS = ("file", "name", "sha256")
 
@@ -85,42 +80,6 @@ def too_large(limit: int) -> TooLarge:
         "object store and register its s3:// address instead",
         "upload_too_large",
     )
-
-
-@contextlib.contextmanager
-def temporary_folder(home: Path) -> Iterator[Path]:
-    """Yield a private folder below `uploads/`, removed in the end whatever happens."""
-    folder = _uploads(home) / f"{os.getpid()}-{secrets.token_hex(8)}"
-    folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _uploads(home: Path) -> Path:
-    folder = home / "uploads"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
-
-
-def clean_uploads(home: Path) -> int:
-    """Remove what processes that died have left behind; returns how many uploads."""
-    stale = [folder for folder in _uploads(home).iterdir() if _is_stale(folder)]
-    for folder in stale:
-        shutil.rmtree(folder, ignore_errors=True)
-    return len(stale)
-
-
-def _is_stale(folder: Path) -> bool:
-    """Say whether its owner, the process named by its first part, has died (or was we before)."""
-    owner = folder.name.partition("-")[0]
-    if not owner.isdigit() or int(owner) == os.getpid() or not Path(f"/proc/{owner}").exists():
-        return True
-    try:
-        return folder.stat().st_mtime < time.time() - _STALE
-    except FileNotFoundError:
-        return False
 
 
 async def receive(request: Request, path: Path, limit: int) -> Received:

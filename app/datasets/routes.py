@@ -11,7 +11,7 @@ from app.auth import Caller, Role, require
 from app.datasets import service
 from app.datasets.inspecting import inspect_upload
 from app.datasets.preview import preview, suffix_of
-from app.datasets.receive import receive, temporary_folder
+from app.datasets.receive import receive
 from app.datasets.schemas import (
     NAME_HELP,
     DatasetOut,
@@ -22,6 +22,7 @@ from app.datasets.schemas import (
     UploadForm,
     UploadQuery,
 )
+from app.datasets.temporary import temporary_folder
 from app.db import transaction
 from app.errors import BadRequest, InvalidPayload
 from app.http import ULID, Answers, body_problems

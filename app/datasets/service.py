@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.datasets import store
 from app.datasets.inspection import Inspection
-from app.datasets.places import is_foreign, parse
+from app.datasets.places import is_foreign, not_a_place
 from app.datasets.receive import Received
 from app.datasets.schemas import DatasetOut, RegisterDataset, UploadForm
 from app.db import transaction
@@ -128,8 +128,8 @@ def register(session: Session, project_id: str, new: RegisterDataset, bucket: st
 
 
 def _check_s3(project_id: str, location: str, bucket: str) -> None:
-    if parse(location) is None:
-        raise _invalid("/location", "an S3 address is `s3://bucket/key`", location)
+    if reason := not_a_place(location):
+        raise _invalid("/location", reason, location)
     if is_foreign(project_id, location, bucket):
         raise _invalid("/location", "this part of the bucket belongs to another project", location)
 

@@ -2,6 +2,9 @@
 
 A range is written first, then one transaction notes it and deletes its rows: whoever reads sees the
 events in one place or the other. A range that was written and not noted is written again.
+
+Two archivers at once do no harm: a range's key names its content, so that nobody writes another one
+over it, and who comes too late deletes only what is noted nowhere.
 """
 
 import hashlib
@@ -26,7 +29,7 @@ RANGE_CHARACTERS = 2**20
 AT_ONCE = 50
 _log = logging.getLogger(__name__)
 
-# MLflow's mirror reads metrics from Postgres, so a job waits until its run is closed.
+# MLflow's mirror reads metrics from Postgres, so a job waits until its run is closed or given up.
 _DUE = text(
     """
     SELECT id, project_id, archived_seq, last_seq FROM jobs j
@@ -53,6 +56,7 @@ _NOTE = text(
     """
 )
 _REACHED = text("UPDATE jobs SET archived_seq = :last_seq WHERE id = :job_id")
+_IS_NOTED = text("SELECT EXISTS (SELECT FROM event_ranges WHERE key = :key AND job_id = :job_id)")
 _DELETE = text(
     "DELETE FROM job_events WHERE job_id = :job_id AND seq BETWEEN :first_seq AND :last_seq"
 )
@@ -102,8 +106,11 @@ def _archive_range(objects: Store, job: _Job, before: int) -> int | None:
     if not rows:
         return None
     data = pack(ArchivedEvent(row.seq, row.type, row.attempt_id, row.json) for row in rows)
-    first, last = rows[0].seq, rows[-1].seq
-    key = archive_prefix(job.project_id, job.id) + f"{first:012d}-{last:012d}.gz"
+    # From behind the last range on: a restore leaves numbers out, and ranges follow each other.
+    first, last = before + 1, rows[-1].seq
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"{first:012d}-{last:012d}-{digest[:16]}.gz"
+    key = archive_prefix(job.project_id, job.id) + name
     objects.put_bytes(key, data)
     noted = {
         "job_id": job.id,
@@ -113,7 +120,7 @@ def _archive_range(objects: Store, job: _Job, before: int) -> int | None:
         "last_seq": last,
         "key": key,
         "size": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "sha256": digest,
         "counts": to_json(Counter(row.type for row in rows)).decode(),
         "last_xid": max(row.xid for row in rows),
     }
@@ -121,8 +128,20 @@ def _archive_range(objects: Store, job: _Job, before: int) -> int | None:
         if _move(session, noted):
             return int(last)
     _log.info("job %s was changed or deleted while it was archived", job.id)
-    objects.delete(key)
+    _forget(objects, noted)
     return None
+
+
+def _forget(objects: Store, noted: dict[str, Any]) -> None:
+    """Delete a range that came too late, unless it is the one that was noted.
+
+    Who noted has committed: we waited for their lock. From now on nobody notes this range any more,
+    because the job is archived beyond its beginning, or gone.
+    """
+    with statement() as session:
+        is_noted = session.scalar(_IS_NOTED, noted)
+    if not is_noted:
+        objects.delete(noted["key"])
 
 
 def _move(session: Session, noted: dict[str, Any]) -> bool:

@@ -8,10 +8,11 @@ stream holds a database connection.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from app.db import LoopStatements
 from app.errors import Unavailable
@@ -31,10 +32,12 @@ from app.telemetry import STREAMS
 PAGE = 500
 THREADS = 4
 CONNECTIONS = 3
+AGAIN = 1.0  # seconds before work that failed is begun again
 GATHER = 0.05  # seconds; events of all jobs are gathered so long before they are read once
 AWAY: tuple[type[Exception], ...] = (*OUTAGES, *reader.AWAY, Unavailable)
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_Task = asyncio.Task[None]
 
 
 @dataclass(eq=False)
@@ -89,24 +92,40 @@ class Feed:
         self._nudged = asyncio.Event()
         self._reader = reader.Reader(settings)
         self._statements = LoopStatements(settings, CONNECTIONS)
+        self._tasks: set[_Task] = set()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="events")
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Feed"]:
         """Read nudges and poll until the end of the block."""
         url = self._settings.broker_url.get_secret_value()
-        jobs = (listen(url, self._on_nudge), self._read_jobs(), self._poll(), self._beat())
-        tasks = [asyncio.create_task(job) for job in (*jobs, self._read_projects())]
+        listening = partial(listen, url, self._on_nudge)
+        for work in (listening, self._read_jobs, self._read_projects, self._poll, self._beat):
+            self._start(work)
         try:
             yield self
         finally:
             self.close()
+            tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._threads.shutdown(wait=False, cancel_futures=True)
             await self._statements.close()
             await self._reader.close()
+
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]], pause: float = 0.0) -> None:
+        """Do work for as long as the feed is open; whatever it fails with, it is begun again."""
+        task = asyncio.create_task(_after(pause, work))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._begin_again, work))
+
+    def _begin_again(self, work: Callable[[], Coroutine[Any, Any, None]], task: _Task) -> None:
+        self._tasks.discard(task)
+        if self.closed or task.cancelled():
+            return
+        _log.error("a reader of events failed; it begins again", exc_info=task.exception())
+        self._start(work, AGAIN)
 
     def close(self) -> None:
         """End all streams now, without an `end` frame: their clients resume by id elsewhere."""
@@ -251,7 +270,10 @@ class Feed:
                 subscription.leave()
 
     async def _beat(self) -> None:
-        """Wake each stream in time for its heartbeat: one timer instead of one per frame."""
+        """Wake each stream in time for its heartbeat, and let go of clients that take nothing.
+
+        One timer instead of one per frame.
+        """
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(beat_of(self._settings.heartbeat))
@@ -259,6 +281,13 @@ class Feed:
             for subscription in self._subscriptions():
                 if subscription.due <= now:
                     subscription.wake()
+                if subscription.writing_since < now - self._settings.download_stall:
+                    subscription.give_up()
+
+
+async def _after(pause: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    await asyncio.sleep(pause)
+    await work()
 
 
 def beat_of(heartbeat: float) -> float:

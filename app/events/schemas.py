@@ -67,7 +67,11 @@ class StreamHeaders(BaseModel):
 class Event(BaseModel):
     """A fact of a job."""
 
-    seq: int = Field(description="Counts from 1 within the job, without gaps.", examples=[412])
+    seq: int = Field(
+        description="Counts from 1 within the job, without gaps. Only where the service was "
+        "restored from a back-up it leaps ahead once, so that no number is given out twice.",
+        examples=[412],
+    )
     job_id: str
     time: datetime
     type: EventType
@@ -91,7 +95,9 @@ class EventPage(BaseModel):
 
     data: list[Event]
     next_after: str = Field(description="Opaque; pass as `after` for what follows.")
-    has_more: bool
+    has_more: bool = Field(
+        description="More can be read now. With `types` a page may be empty and still have more."
+    )
     expired: bool = Field(
         description="Events of jobs that ended long ago, and that would follow `after`, are not "
         "here any more: read them from each job's own events."

@@ -154,12 +154,35 @@ class JobSource:
 
 
 _HORIZON = text("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
-_PROJECT_EVENTS = _statement(
+_PROJECT_EVENTS = text(
     f"""
     SELECT e.xid, e.job_id, e.seq, e.type, {EVENT_JSON} AS json FROM job_events AS e
     WHERE project_id = :project_id AND (xid, job_id, seq) > (:xid, :job_id, :seq)
-        AND xid < :horizon AND {_TYPES}
+        AND xid < :horizon
     ORDER BY xid, job_id, seq LIMIT :limit
+    """  # noqa: S608 - constants only
+)
+# Of a few types among many events: so many are looked at in one statement, in the index's order,
+# and the last one says how far it went (`type` is null then).
+SCANNED = 10_000
+_PROJECT_EVENTS_OF_TYPES = _statement(
+    f"""
+    WITH scanned AS MATERIALIZED (
+        SELECT xid, job_id, seq, type FROM job_events
+        WHERE project_id = :project_id AND (xid, job_id, seq) > (:xid, :job_id, :seq)
+            AND xid < :horizon
+        ORDER BY xid, job_id, seq LIMIT :scanned
+    ), wanted AS (
+        SELECT * FROM scanned WHERE type = ANY(:types) ORDER BY xid, job_id, seq LIMIT :limit
+    )
+    SELECT e.xid, e.job_id, e.seq, e.type, {EVENT_JSON} AS json
+    FROM wanted w JOIN job_events e ON e.job_id = w.job_id AND e.seq = w.seq
+    UNION ALL (
+        SELECT xid, job_id, seq, NULL, NULL FROM scanned
+        WHERE (SELECT count(*) FROM scanned) = :scanned
+        ORDER BY xid DESC, job_id DESC, seq DESC LIMIT 1
+    )
+    ORDER BY 1, 2, 3, 4
     """  # noqa: S608 - constants only
 )
 _LATE = text(
@@ -204,11 +227,14 @@ class ProjectSource:
             "types": list(types) if types else None,
             "limit": limit,
         }
-        events = [_of_project(row) for row in session.execute(_PROJECT_EVENTS, values)]
+        rows, reached = _scanned(session, values)
+        events = [_of_project(row) for row in rows]
         body = form.join((name, event) for _, _, name, event in events)
         frames = [event_frame(*event) for event in events]
         if len(events) == limit:
             return Page(body, events[-1][0], more=True, frames=frames)
+        if reached is not None:
+            return Page(body, reached, more=True, frames=frames)
         return Page(
             body,
             max((horizon, "", 0), after),
@@ -217,6 +243,19 @@ class ProjectSource:
             late=bool(session.scalar(_LATE, values)),
             progress=dict(session.execute(_PROJECT_PROGRESS, values).tuples().all()),
         )
+
+
+def _scanned(
+    session: Session, values: dict[str, Any]
+) -> tuple[Sequence[Row[Any]], Position | None]:
+    """Return the next events; with the position that was reached if more are to be looked at."""
+    if values["types"] is None:
+        return session.execute(_PROJECT_EVENTS, values).all(), None
+    rows = session.execute(_PROJECT_EVENTS_OF_TYPES, values | {"scanned": SCANNED}).all()
+    if rows and rows[-1].type is None:
+        *rows, last = rows
+        return rows, (last.xid, last.job_id, last.seq)
+    return rows, None
 
 
 def _of_project(row: Row[Any]) -> tuple[Position, str, str, str]:

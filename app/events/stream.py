@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +22,7 @@ HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 _RETRY_READ = 1.0
 _AT_FULL_SPEED = 20  # pages of a replay
 _LONGEST_PAUSE = 0.1
+_log = logging.getLogger(__name__)
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -84,6 +87,7 @@ class Stream:
         A long replay leaves others half of the time.
         """
         more, pages, clock = True, 0, asyncio.get_running_loop().time
+        due = clock() + self._silence
         while more:
             began = clock()
             page = await self._read(queue, write)
@@ -94,8 +98,9 @@ class Stream:
             if self._wants("progress") and not page.end:
                 for job_id, progress in page.progress.items():
                     text += frames.progress_frame(job_id, progress).data.decode()
-            if text:
-                await write(text.encode())
+            if text or clock() > due:  # pages of rare types may be empty
+                await write(text.encode() or self.heartbeat_frame)
+                due = clock() + self._silence
             pages += 1
             if more and pages > _AT_FULL_SPEED:
                 await asyncio.sleep(min(clock() - began, _LONGEST_PAUSE))
@@ -162,16 +167,28 @@ class EventStream(Response):
         start = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **start})
 
-        async def write(chunk: bytes) -> None:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-
         with self._stream.subscribed() as queue:
             leaving = asyncio.create_task(_leave_with_client(receive, queue))
             try:
-                await self._stream.run(queue, write)
+                async with queue.patience:
+                    await self._stream.run(queue, _writer(send, queue))
+            except TimeoutError:
+                _log.warning("a stream is broken off: its client took nothing for a while")
+                return
             finally:
                 leaving.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _writer(send: Send, queue: Subscription) -> Write:
+    clock = asyncio.get_running_loop().time
+
+    async def write(chunk: bytes) -> None:
+        queue.writing_since = clock()
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        queue.writing_since = math.inf
+
+    return write
 
 
 async def _leave_with_client(receive: Receive, queue: Subscription) -> None:

@@ -1,6 +1,7 @@
 """One client's bounded queue between the feed, which pushes, and the stream, which sends."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -14,7 +15,8 @@ class Subscription:
     """Frames for one client. `lost` says that it overflowed: read from Postgres again.
 
     Belongs to the event loop. `over` ends the stream without an `end` frame: its client has gone,
-    or its key was revoked. `due` is when the stream wants to be woken at the latest (loop time).
+    or its key was revoked. `due` is when the stream wants to be woken at the latest (loop time),
+    `writing_since` is when it began to send what the client has not taken yet (inf: nothing).
     """
 
     def __init__(self, key_id: str | None = None) -> None:
@@ -23,6 +25,8 @@ class Subscription:
         self.over = False
         self.end: End | None = None
         self.due = 0.0
+        self.writing_since = math.inf
+        self.patience = asyncio.timeout(None)  # ends the stream when `give_up` is called
         self._queue: deque[Frame] = deque()
         self._changed = False
         self._waiter: asyncio.Future[None] | None = None
@@ -46,6 +50,12 @@ class Subscription:
         """End the stream now."""
         self.over = True
         self.wake()
+
+    def give_up(self) -> None:
+        """End a stream whose client takes nothing, in the middle of what is being sent."""
+        self.writing_since = math.inf
+        self.leave()
+        self.patience.reschedule(0.0)
 
     def reset(self) -> None:
         """Forget what is queued: it will be read from Postgres."""

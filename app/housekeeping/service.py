@@ -1,4 +1,4 @@
-"""What is thrown away by the clock: answers remembered too long, dead workers, unused data."""
+"""What ends by the clock: answers remembered too long, dead workers, unused data, mirrors."""
 
 import logging
 import time
@@ -15,6 +15,7 @@ from app.housekeeping import checkpoints, orphans, prepared, report
 from app.housekeeping.report import Report
 from app.settings import get_settings
 from app.storage import Store, StoreUnavailable
+from app.tracking.store import give_up
 from app.uploads.store import delete_over
 
 # A host's row names its machine in the attempts that ran there, so it stays longer than others.
@@ -91,6 +92,7 @@ def _forget_rows(done: Report) -> list[tuple[str, str]]:
     with transaction() as session:
         done.add("idempotency_keys", forget_answers(session))
         done.add("workers", forget_workers(session))
+        done.add("mlflow_runs", give_up(session))
         over = delete_over(session, get_settings().upload_hours)
         done.add("unfinished_uploads", len(over), examples=[upload for _, upload in over])
         if done.dry_run:

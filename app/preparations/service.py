@@ -55,6 +55,13 @@ _CLAIM = text(
     RETURNING tries
     """  # noqa: S608 - constants
 )
+_ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(hashtextextended('prepare/' || :worker_id, 0))")
+_HAS_ROOM = text(
+    """
+    SELECT count(*) < :slots FROM preparations
+    WHERE status = 'running' AND worker_id = :worker_id AND lease_expires_at > now()
+    """
+)
 _PHASE = text("UPDATE jobs SET phase = :phase, updated_at = now() WHERE id = :job_id")
 
 
@@ -62,12 +69,15 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
     """Take the preparation's lease and return its token; None when there is nothing to do.
 
     A lease that ran out is taken over, at most up to `MAX_TRIES` tries: then the job fails. A host
-    that is being drained gets none, and passes the hint on where there is another.
+    that is being drained gets none, and passes the hint on where there is another. One that
+    prepares `prepare_slots` jobs gets none either: whichever ends first calls for the next.
     """
     job = session.execute(_LOCK_JOB, {"job_id": job_id}).first()
     if job is None or not job.wanted or not job.due:
         return None
     token = secrets.token_hex(16)
+    if not _has_room(session, worker_id):
+        return None
     values = {"job_id": job_id, "worker_id": worker_id, "token": token, "lease": lease_seconds()}
     row = session.execute(_CLAIM, values).first()
     if row is None:
@@ -80,6 +90,12 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
     if job.phase != "preparing":  # it was submitted so
         _set_phase(session, job_id, "preparing")
     return token
+
+
+def _has_room(session: Session, worker_id: str) -> bool:
+    session.execute(_ONE_AT_A_TIME, {"worker_id": worker_id})
+    slots = {"worker_id": worker_id, "slots": get_settings().prepare_slots}
+    return bool(session.execute(_HAS_ROOM, slots).scalar())
 
 
 _OTHERS = text(
@@ -107,6 +123,26 @@ _WAITING = text(
     RETURNING p.job_id, p.project_id
     """
 )
+
+
+# A hint of just now is on its way still.
+_NEXT = text(
+    """
+    UPDATE preparations SET hinted_at = now() WHERE job_id = (
+        SELECT p.job_id FROM preparations p JOIN jobs j ON j.id = p.job_id
+        WHERE p.status = 'waiting' AND j.status = 'queued' AND j.cancel_requested_at IS NULL
+            AND (j.not_before IS NULL OR j.not_before <= now()) AND p.job_id <> :job_id
+            AND coalesce(p.hinted_at, p.created_at) < now() - interval '1 second'
+        ORDER BY p.created_at LIMIT 1 FOR NO KEY UPDATE OF p SKIP LOCKED)
+    RETURNING job_id, project_id
+    """
+)
+
+
+def _call_next(session: Session, job_id: str) -> None:
+    """Hint the job that has waited longest for a host with room: this one has room now."""
+    for row in session.execute(_NEXT, {"job_id": job_id}).all():
+        hint(session, row.project_id, PREPARE_QUEUE, "prepare", row.job_id)
 
 
 def hint_waiting(session: Session) -> None:
@@ -203,11 +239,13 @@ _DONE = text(
 _PREPARED = text("UPDATE jobs SET prepared_key = :key, updated_at = now() WHERE id = :job_id")
 
 
-def _hold(session: Session, job_id: str, token: str) -> tuple[Any, int]:
+def _let_go(session: Session, job_id: str, token: str) -> tuple[Any, int]:
+    """Lock what is about to end, and call the next; returns the job and the tries."""
     job = session.execute(_LOCK_JOB, {"job_id": job_id}).first()
     row = session.execute(_HELD, {"job_id": job_id, "token": token}).first()
     if job is None or row is None:
         raise LeaseLost(f"preparation of {job_id}")
+    _call_next(session, job_id)
     return job, row.tries
 
 
@@ -219,7 +257,7 @@ def finish_preparation(
     Warnings of the report become events of the job. A job that was paused meanwhile keeps the
     data for later; for one that is over only the preparation itself is closed.
     """
-    job, _ = _hold(session, job_id, token)
+    job, _ = _let_go(session, job_id, token)
     session.execute(_DONE, {"job_id": job_id, "report": report})
     if not (job.wanted or job.paused):
         return
@@ -259,7 +297,7 @@ def fail_preparation(
     Tried again: `not_before` is set on the job, and the reconciler hints it once that has passed.
     A job that is no longer queued is left as it is; a paused one asks again when it is resumed.
     """
-    job, tries = _hold(session, job_id, token)
+    job, tries = _let_go(session, job_id, token)
     if job.paused:
         session.execute(_AGAIN, {"job_id": job_id})
         return True
@@ -296,7 +334,7 @@ def abandon_preparation(session: Session, job_id: str, token: str) -> None:
     A job that waits for it still, because its worker was told to stop, gets a new hint; a paused
     one gets it when it is resumed.
     """
-    job, _ = _hold(session, job_id, token)
+    job, _ = _let_go(session, job_id, token)
     if not (job.wanted or job.paused):
         session.execute(_FAILED, {"job_id": job_id})
         return

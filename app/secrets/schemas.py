@@ -21,7 +21,12 @@ class SecretValue(Strict):
 
     @field_validator("value")
     @classmethod
-    def _long_enough(cls, value: SecretStr) -> SecretStr:
+    def _can_be_kept(cls, value: SecretStr) -> SecretStr:
+        try:
+            value.get_secret_value().encode()
+        except UnicodeEncodeError:
+            # The error itself would show the value.
+            raise ValueError("it holds half of a character (a lone surrogate)") from None
         if len(value.get_secret_value().strip()) < SHORTEST:
             raise ValueError(
                 f"at least {SHORTEST} characters are needed: a shorter value could not be told "

@@ -13,6 +13,7 @@ from app.settings import get_settings
 CLAIM_SECONDS = 120.0
 EVENTS_PER_STEP = 2000
 LONGEST_BACKOFF = 600.0
+GIVEN_UP_DAYS = 30  # from a job's end
 FIRST_AFTER = 1.0  # a job that starts has the machine to itself; a short one is carried at once
 
 
@@ -128,6 +129,30 @@ def save_closed(session: Session, job_id: str, status: str, error: str | None = 
         text("UPDATE mlflow_runs SET closed_status = :status, error = :error WHERE job_id = :job"),
         {"status": status, "error": error, "job": job_id},
     )
+
+
+_GIVE_UP = text(
+    """
+    UPDATE mlflow_runs m SET closed_status = 'GIVEN_UP', error = coalesce(error, :why)
+    FROM jobs j WHERE j.id = m.job_id AND m.closed_status IS NULL
+        AND j.finished_at < now() - CAST(:days AS int) * interval '1 day'
+        AND (m.failures > 0 OR :removed)
+    RETURNING 1
+    """
+)
+
+
+def give_up(session: Session) -> int:
+    """Close runs that MLflow has refused ever since their jobs ended, or is not there for any more.
+
+    Events are kept in Postgres for the mirror, so its waiting needs an end. Returns how many.
+    """
+    values = {
+        "days": GIVEN_UP_DAYS,
+        "removed": get_settings().mlflow_url is None,
+        "why": "no MLflow server is configured any more",
+    }
+    return len(session.execute(_GIVE_UP, values).all())
 
 
 def save_failure(session: Session, due: Due, error: str) -> float:

@@ -15,7 +15,8 @@ from app import problem
 from app.datasets import service as datasets
 from app.datasets.inspecting import inspect_upload
 from app.datasets.preview import suffix_of
-from app.datasets.receive import Received, require_room, temporary_folder
+from app.datasets.receive import Received, require_room
+from app.datasets.temporary import temporary_folder
 from app.db import transaction
 from app.errors import Conflict, InvalidPayload
 from app.models import Dataset, Upload

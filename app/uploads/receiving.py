@@ -52,7 +52,8 @@ class _Sink:
         """Take what came; raises TooLarge behind the end of the file."""
         if self.end + len(self.waiting) + len(data) > self.upload.length:
             message = (
-                f"more bytes than Upload-Length {self.upload.length} came: none of these is kept"
+                f"more bytes than Upload-Length {self.upload.length} came; HEAD says how many of "
+                "them were taken before that: go on there, or begin another upload"
             )
             raise TooLarge(message, "upload_too_long")
         if self.hashed is not None:

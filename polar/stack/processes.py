@@ -30,7 +30,7 @@ STORE = (
     "POLAR_S3_REGION",
 )
 SERVICE = ("POLAR_HOME", *DATABASE, *BROKER, *STORE, "POLAR_SECRET_KEY_FILE", "POLAR_MODEL_FOLDERS")
-ADDRESS = ("POLAR_HOST", "POLAR_PORT", "POLAR_PUBLIC_URL", "POLAR_AUTH", "POLAR_MLFLOW_URL")
+ADDRESS = ("POLAR_HOST", "POLAR_PORT", "POLAR_AUTH", "POLAR_MLFLOW_URL")
 HOST = ("POLAR_WARM_SOCKET", "HF_HOME")
 
 SERVICES, SCHEMA, CORE, WORKERS, TRACKING = range(5)
@@ -182,7 +182,6 @@ class Stack:
             "POLAR_MODEL_FOLDERS": json.dumps(self.model_folders()),
             "POLAR_HOST": self.host,
             "POLAR_PORT": str(self.ports["api"]),
-            "POLAR_PUBLIC_URL": os.environ.get("POLAR_PUBLIC_URL", self.url),
             "POLAR_AUTH": self.auth,
             "POLAR_MLFLOW_URL": self.mlflow_url,
             "POLAR_WARM_SOCKET": str(self.home.warm_socket()),

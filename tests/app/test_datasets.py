@@ -299,6 +299,7 @@ def test_places_elsewhere_are_registered(api: Api) -> None:
         ({"location": "a/b/c"}, "/location"),
         ({"source": "s3", "location": "shop.jsonl"}, "/location"),
         ({"source": "s3", "location": "s3://bucket"}, "/location"),
+        ({"source": "s3", "location": "s3://127.0.0.1:9000/x.jsonl"}, "/location"),
         ({"source": "s3", "location": "s3://OWN/prj_other/datasets/x"}, "/location"),
         ({"source": "s3", "location": "s3://OWN/prj_default/../prj_other/x"}, "/location"),
         ({"source": "ftp"}, "/source"),

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import sqlalchemy.exc
 import app.db
 import app.events.archiving as archiving
 from app.settings import get_settings
+from app.storage import Store
 from tests.app.server import Api
 from tests.app.stored import store_of
 from tests.app.streams import append, fail, log, new_job, read_to_end, seqs, stream
@@ -222,3 +223,44 @@ def test_joined_metrics_are_series_of_single_points(api: Api) -> None:
     assert found["loss"][0][2] == "2026-11-30T10:00:00.001000Z"
     archive(api)
     assert json.dumps(series()) == json.dumps(found)
+
+
+class _Overtaken(Store):
+    """A store whose first object is written by someone else as well, who is quicker with the rest.
+
+    So it is when two archivers are at it: one lost the lock of housekeeping with its connection.
+    """
+
+    def __init__(self, store: Store, winner: Callable[[], int]) -> None:
+        super().__init__(store._settings, store.bucket)
+        self._winner: Callable[[], int] | None = winner
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
+        done = super().put_bytes(key, data, if_absent=if_absent)
+        winner, self._winner = self._winner, None
+        if winner is not None:
+            assert winner() > 0
+        return done
+
+
+def test_an_archiver_that_comes_too_late_leaves_what_the_other_noted(api: Api) -> None:
+    archive(api)  # what other tests have left
+    job = filled(api)
+    before = everything(api, job)
+    overtaken = _Overtaken(store_of(api), lambda: archive(api))
+    assert archiving.archive_events(overtaken, 0.0, 60) == 0
+    assert everything(api, job) == before
+    keys = {k for (k,) in api.rows("SELECT key FROM event_ranges WHERE job_id = :j", j=job)}
+    prefix = f"prj_default/jobs/{job}/events/"
+    assert {item.key for item in store_of(api).list_objects(prefix)} == keys
+
+
+def test_an_archiver_whose_job_is_deleted_meanwhile_leaves_nothing(api: Api) -> None:
+    archive(api)
+    job = filled(api, 90)
+
+    def delete() -> int:
+        return api.client.delete(f"/jobs/{job}").status_code
+
+    assert archiving.archive_events(_Overtaken(store_of(api), delete), 0.0, 60) == 0
+    assert list(store_of(api).list_objects(f"prj_default/jobs/{job}/events/")) == []

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
+from app.events.source import SCANNED
 from tests.app.server import Api, running
 from tests.app.streams import (
     Frame,
@@ -295,3 +297,91 @@ def test_b31_streams_of_a_revoked_key_end_within_seconds(api: Api) -> None:
         append(api, job, log(1))
         assert next(kept).type == "log"
         assert leaving.get(f"/jobs/{job}/events").status_code == 401
+
+
+def test_b23_a_client_that_takes_nothing_is_let_go(api: Api) -> None:
+    job, padding = new_job(api), "x" * 4000
+    for _ in range(20):  # more than what lies in sockets
+        append(api, job, [("log", {"level": "info", "message": padding})] * 150)
+    with (
+        running({**api.environment, "POLAR_DOWNLOAD_STALL": "1"}, api.key) as other,
+        socket.socket() as client,
+    ):
+        host, port = other.url.removeprefix("http://").split(":")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((host, int(port)))
+        client.settimeout(30)
+        client.sendall(
+            f"GET /jobs/{job}/events HTTP/1.1\r\nHost: polar\r\nAccept: text/event-stream\r\n"
+            f"Authorization: Bearer {api.key}\r\n\r\n".encode()
+        )
+        client.recv(1024)
+        with other.with_key(api.key) as patient, stream(patient, f"/jobs/{job}/events") as frames:
+            next(frames)
+            wait_until(lambda: "client took nothing" in other.log.read_text())
+            wait_until(lambda: metric(other, "polar_streams") == 1)  # the one that reads
+            fail(api, job)
+            *_, last = frames
+            assert last.type == "end"
+
+
+def test_a_reader_that_fails_begins_again(api: Api) -> None:
+    """Whatever it was: here, a column that is missing for a while."""
+    job = new_job(api)
+
+    def failures() -> int:
+        return api.log.read_text().count("a reader of events failed")
+
+    with stream(api.client, f"/jobs/{job}/events") as frames:
+        next(frames)
+        before = failures()
+        api.write("ALTER TABLE jobs RENAME COLUMN progress TO away")
+        try:
+            append(api, job, log(1))
+            wait_until(lambda: failures() >= before + 2)
+        finally:
+            api.write("ALTER TABLE jobs RENAME COLUMN away TO progress")
+        append(api, job, log(2))
+        assert [next(f for f in frames if f.id).id for _ in range(2)] == ["1", "2"]
+
+
+def test_rare_types_are_read_in_short_statements(api: Api) -> None:
+    """Each looks at so many events at most: a page may be empty and say that there is more."""
+    many, job = SCANNED * 5 // 2, new_job(api)
+    start = "0"
+    while (page := _page(api, after=start, limit=1000))["has_more"]:
+        start = page["next_after"]
+    start = page["next_after"]
+    api.write(
+        "WITH job AS (UPDATE jobs SET last_seq = :many WHERE id = :job)"
+        " INSERT INTO job_events (job_id, seq, project_id, type, data) SELECT :job, n,"
+        " 'prj_default', 'log', '{}' FROM generate_series(1, :many) AS n",
+        job=job,
+        many=many,
+    )
+    append(api, job, [("checkpoint", {"step": 4}), *log(1)])
+    readable = (
+        "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > max(xid)"
+        " FROM job_events WHERE job_id = :job"
+    )
+    wait_until(lambda: api.rows(readable, job=job) == [(True,)])
+    found: list[dict[str, Any]] = []
+    pages, after = 0, start
+    while not found:
+        page = _page(api, after=after, types="checkpoint")
+        found, pages = page["data"], pages + 1
+        assert page["has_more"] == (pages < 3)
+        after = page["next_after"]
+    assert pages == 3
+    assert [event["seq"] for event in found] == [many + 1]
+    whole = _page(api, after=start, types="checkpoint,status,log", limit=1000)
+    assert [event["seq"] for event in whole["data"]] == list(range(1, 1001))
+    with stream(api.client, "/events", last_event_id=start, types="checkpoint") as frames:
+        first = next(frame for frame in frames if frame.id)
+    assert first.data
+    assert (first.type, first.data["job_id"], first.data["seq"]) == ("checkpoint", job, many + 1)
+
+
+def _page(api: Api, **query: str | int) -> dict[str, Any]:
+    page: dict[str, Any] = api.client.get("/events", params=query).json()
+    return page

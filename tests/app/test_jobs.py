@@ -174,6 +174,17 @@ def test_text_that_postgres_cannot_hold_is_refused(api: Api) -> None:
         assert "a NUL character" in answer.json()["message"]
 
 
+@pytest.mark.parametrize("bucket", ["127.0.0.1:9000", "..", "x@evil.com", "arn:aws:s3:::x", "a"])
+def test_what_cannot_be_a_bucket_is_refused_at_once(api: Api, bucket: str) -> None:
+    api.client.put("/secrets/keys", json={"value": "AK:SK-0123456789"})
+    source = {"source": "s3", "path": f"s3://{bucket}/x.jsonl", "token": {"secret": "keys"}}
+    answer = api.client.post("/jobs", json={**SPEC, "data": {"train": [source]}})
+    assert answer.status_code == 422
+    [problem] = answer.json()["errors"]
+    assert problem["pointer"] == "/data/train/0/path"
+    assert "cannot be a bucket's name" in problem["message"]
+
+
 def test_folders_are_allowed_by_list_and_links_do_not_climb_out(api: Api, tmp_path: Path) -> None:
     home = Path(api.environment["POLAR_HOME"])
     allowed = home / "open data"

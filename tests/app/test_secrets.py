@@ -1,5 +1,6 @@
 """Secrets: write-only, encrypted with a key file of mode 600, revealed to workers alone."""
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -14,6 +15,7 @@ from app.settings import Settings
 from tests.app.server import Api
 
 VALUE = "hf_ÄÖ-0123456789"
+JSON = {"Content-Type": "application/json"}
 
 
 def test_a_secret_is_never_returned(api: Api) -> None:
@@ -31,9 +33,12 @@ def test_a_secret_is_never_returned(api: Api) -> None:
     assert api.client.delete("/secrets/hub").status_code == 404
 
 
-@pytest.mark.parametrize("value", ["short", "       x", "", None, 12345678])
+@pytest.mark.parametrize(
+    "value", ["short", "       x", "", None, 12345678, "half a \ud800 character"]
+)
 def test_what_could_not_be_redacted_is_refused_without_an_echo(api: Api, value: object) -> None:
-    answer = api.client.put("/secrets/bad", json={"value": value})
+    body = json.dumps({"value": value})  # a lone surrogate as its escape
+    answer = api.client.put("/secrets/bad", content=body, headers=JSON)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/value"
     assert answer.json()["errors"][0].get("value") is None

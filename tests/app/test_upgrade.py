@@ -159,7 +159,7 @@ def test_a_schema_that_is_too_old_is_refused_until_it_is_migrated(
     with running(variables) as api:
         assert httpx.get(f"{api.url}/readyz").json()["missing"] == []
         command.downgrade(alembic_config(), "-1")  # behind its back: it says so
-        assert httpx.get(f"{api.url}/readyz").json()["missing"] == ["database"]
+        wait_until(lambda: httpx.get(f"{api.url}/readyz").json()["missing"] == ["database"])
 
 
 def test_an_api_starts_while_the_database_is_away(

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from app.storage import Store
+from app.uploads.receiving import BLOCK
 from tests.app.server import Api, running
 from tests.app.stored import store_of
 from tests.services import ROOT, wait_until
@@ -130,6 +131,17 @@ def test_pieces_that_do_not_fit_are_refused_and_change_nothing(api: Api, store: 
     assert api.client.delete(where).status_code == 204
     assert api.client.head(where).status_code == 404
     assert list(store.list_objects(f"prj_default{where}/")) == []
+
+
+def test_bytes_too_many_leave_the_blocks_before_them_and_say_so(api: Api) -> None:
+    where = begun(api, BLOCK + 2**20)
+    answer = send(api, where, 0, b"b" * (BLOCK + 2**20 + 1))
+    assert (answer.status_code, answer.json()["code"]) == (413, "upload_too_long")
+    assert "HEAD says how many of them were taken" in answer.json()["message"]
+    kept = offset_of(api, where)
+    assert BLOCK <= kept < BLOCK + 2**20
+    assert send(api, where, kept, b"b" * 10).status_code == 204
+    assert api.client.delete(where).status_code == 204
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "sha1"])

@@ -193,6 +193,18 @@ def test_a_value_that_is_the_whole_file(api: Api, name: str) -> None:
     assert "is longer than 256 MiB" in said["message"]
 
 
+@pytest.mark.parametrize("depth", range(900, 1000, 7))
+def test_a_spec_as_deep_as_its_parser_takes_it(api: Api, depth: int) -> None:
+    body = '{"task":' + '{"a":' * depth + "1" + "}" * depth + "}"
+    answer = api.client.post("/jobs", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+
+
+def test_an_ending_that_grows_when_it_is_written_small(api: Api) -> None:
+    answer = upload(api, "a." + "İ" * 99, b'{"text": "kept"}')
+    assert (answer.status_code, answer.json()["rows"]) == (201, 1)
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_rows_as_deep_as_they_like(api: Api, name: str) -> None:
     deep = b'[{"text": ' + b"[" * 200_000 + b"]" * 200_000 + b"}]"

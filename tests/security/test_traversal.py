@@ -105,7 +105,7 @@ def test_b33_the_file_name_of_an_upload_is_a_name(api: Api, value: str) -> None:
 def test_a_template_that_is_none_is_refused_at_submission(api: Api) -> None:
     for text, reason in (
         ("{% for m in messages %}", "is not valid Jinja: line 1"),
-        ("plain words", "is neither 'auto', 'tokenizer' nor a Jinja template"),
+        ("plain words", "is neither 'auto', 'tokenizer', a known name nor a Jinja template"),
         ("{{ " + "(" * 3_000, "is nested too deeply"),
     ):
         answer = submit(api, task={"type": "sft", "chat_template": text})

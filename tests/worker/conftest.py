@@ -32,6 +32,7 @@ def settings(
         "POLAR_DATABASE_URL": database_url,
         "POLAR_BROKER_URL": valkey_url,
         "POLAR_RETRY_BASE": "0.05",
+        "POLAR_FAKE_TARGET": "true",
     }
     for name, value in values.items():
         monkeypatch.setenv(name, value)

@@ -84,6 +84,36 @@ def test_rows_of_dead_processes_go_but_not_hosts_that_hold_a_device(objects: Sto
     ]
 
 
+def test_a_mirror_that_mlflow_refuses_or_has_lost_comes_to_an_end(
+    objects: Store, store_settings: Settings
+):
+    jobs = {}
+    for name, days, failures in (
+        ("refused", 31, 9),
+        ("young", 29, 9),
+        ("works", 31, 0),
+    ):
+        jobs[name] = add_job()
+        end(jobs[name], days)
+        run_sql(
+            "INSERT INTO mlflow_runs (job_id, project_id, failures, error)"
+            " VALUES (:j, :p, :f, CASE WHEN :f > 0 THEN 'no such experiment' END)",
+            j=jobs[name],
+            p=PROJECT,
+            f=failures,
+        )
+    closed = "SELECT job_id FROM mlflow_runs WHERE closed_status = 'GIVEN_UP' ORDER BY job_id"
+    store_settings.mlflow_url = "http://127.0.0.1:9"
+    assert counts(objects)["mlflow_runs"] == 1
+    assert rows(closed) == [(jobs["refused"],)]
+    store_settings.mlflow_url = None
+    assert counts(objects)["mlflow_runs"] == 1
+    assert rows(closed) == sorted([(jobs["refused"],), (jobs["works"],)])
+    errors = "SELECT error FROM mlflow_runs WHERE job_id = :j"
+    assert one(errors, j=jobs["refused"]) == "no such experiment"
+    assert one(errors, j=jobs["works"]) == "no MLflow server is configured any more"
+
+
 def test_prepared_data_go_when_every_job_ended_long_ago(objects: Store):
     old, also, young, open_job = (add_job() for _ in range(4))
     run_sql("UPDATE jobs SET prepared_key = :k WHERE id = :id", k=OTHER, id=young)

@@ -104,7 +104,7 @@ def report(held: Claim, first: int = 1, last: int = STEPS) -> None:
         for step in range(first, last + 1)
     ]
     with transaction() as session:
-        assert ingest(session, held.attempt_id, held.token, events, last) == len(events)
+        assert ingest(session, held.attempt_id, held.token, events) == len(events)
 
 
 def losses(first: int = 1, last: int = STEPS) -> list[tuple[int, float]]:

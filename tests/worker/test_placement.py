@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import worker.placement
 from app.attempts.service import Ending, finish, release
 from app.db import transaction
 from app.jobs.lifecycle import FailureReason
@@ -105,6 +106,55 @@ def test_a_fake_job_needs_no_host_and_sends_no_hint():
     assert place_once() == 1
     assert rows("SELECT job_id, worker_id, devices FROM attempts") == [(job, HERE, [])]
     assert one("SELECT count(*) FROM outbox") == 0
+
+
+def crowd(count: int, prepared: str, not_before: str, gpus: str = "null") -> None:
+    """Insert so many jobs that are ahead of everybody."""
+    run_sql(
+        "INSERT INTO jobs (id, project_id, name, priority, task_type, backend, target, spec,"  # noqa: S608
+        " resolved, max_attempts, prepared_key, not_before) SELECT 'job_crowd_' || n,"
+        " 'prj_default', 'n', 9, 'sft', 'hf', 'local',"
+        f" jsonb_build_object('compute', jsonb_build_object('gpus', CAST('{gpus}' AS jsonb))),"
+        f" '{{}}', 1, {prepared}, {not_before} FROM generate_series(1, :count) n",
+        count=count,
+    )
+
+
+@pytest.mark.parametrize(
+    ("prepared", "not_before", "gpus", "reason"),
+    [
+        ("NULL", "NULL", "null", "no prepare worker online"),
+        ("'k'", "now() + interval '1 h'", "null", None),
+        ("'k'", "NULL", '{"count": 1, "name": "B200"}', "no GPU worker online"),
+    ],
+)
+def test_jobs_that_cannot_start_block_nobody_however_many_they_are(
+    prepared: str, not_before: str, gpus: str, reason: str | None
+):
+    add_host("h1", slots=1)
+    crowd(5100, prepared, not_before, gpus)
+    job = add_job()
+    assert place_once() == 1
+    assert rows("SELECT job_id FROM attempts") == [(job,)]
+    if reason is not None:
+        told = "SELECT count(*) FROM jobs WHERE waiting_for = :reason"
+        assert one(told, reason=reason) == 5000
+
+
+def test_pages_of_the_queue_keep_its_order(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker.placement, "PAGE", 3)
+    add_host("busy", [("cuda", "A100", 40.0)])
+    add_job(gpus={"count": 1, "name": "A100"})
+    assert place_once() == 1
+    add_host("free", [("cuda", "H100", 80.0)] * 8)
+    jobs: list[tuple[int, str]] = []
+    for number in range(12):
+        priority = number % 3
+        jobs.append((priority, add_job(priority=priority, gpus={"count": 1, "name": "H100"})))
+        add_job(priority=priority, gpus={"count": 1, "name": "A100"})
+    assert place_once() == 8
+    first = [job for _, job in sorted(jobs, key=lambda each: -each[0])][:8]
+    assert [job for (job,) in rows("SELECT job_id FROM attempts ORDER BY id")][1:] == first
 
 
 def test_many_reconcilers_never_place_a_job_or_a_device_twice():

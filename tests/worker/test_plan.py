@@ -1,6 +1,16 @@
 """Who gets which devices: priority, reservation, kinds, and what the others are told."""
 
-from worker.plan import Slot, Waiting, Wish, plan
+from collections.abc import Iterable, Mapping, Sequence
+
+from worker.plan import Plan, Planner, Slot, Waiting, Wish
+
+
+def plan(jobs: Iterable[Waiting], hosts: Mapping[str, Sequence[Slot]]) -> Plan:
+    """Plan for these jobs alone."""
+    planner = Planner(hosts)
+    for job in jobs:
+        planner.add(job)
+    return planner.result
 
 
 def gpus(count: int, *, free: int | None = None, name: str = "H100") -> list[Slot]:
@@ -95,3 +105,17 @@ def test_b18_a_host_to_be_avoided_is_taken_only_where_no_other_has_the_room():
     assert placed(plan([Waiting("a", Wish(1, "cuda"))], hosts)) == {"a": ("bad", [0])}
     busy = {"bad": gpus(2, free=1), "good": gpus(4, free=0)}
     assert placed(plan([job], busy)) == {"a": ("bad", [0])}
+
+
+def test_a_wish_that_nothing_free_serves_is_known_to_be_hopeless():
+    planner = Planner({"w": cpus(2), "g": gpus(2, free=1)})
+    assert planner.has_room
+    assert planner.serves(Wish(1, "cpu"))
+    assert planner.serves(Wish(2, "cuda"))  # it would keep the free one
+    assert not planner.serves(Wish(4, "cuda"))
+    assert not planner.serves(Wish(1, "cuda", "B200"))
+    planner.add(Waiting("large", Wish(2, "cuda")))
+    assert not planner.serves(Wish())
+    for job in "ab":
+        planner.add(Waiting(job, Wish(1, "cpu")))
+    assert not planner.has_room

@@ -34,6 +34,27 @@ def test_b10_a_duplicate_hint_claims_nothing() -> None:
     assert do(service.claim_preparation, job_id, "w") is None
 
 
+def test_a_host_prepares_so_many_at_once_and_calls_for_the_next_when_one_ends() -> None:
+    """`prepare_slots` is 4; the hint of a job of just now is on its way still."""
+    held = [claimed() for _ in range(4)]
+    waiting = add_job(prepared=False)
+    assert do(service.claim_preparation, waiting, "w") is None
+    run_sql("DELETE FROM outbox")
+    run_sql("UPDATE preparations SET created_at = now() - interval '1 minute', hinted_at = NULL")
+    job_id, token = held[0]
+    do(service.finish_preparation, job_id, token, "k" * 64, {})
+    assert rows("SELECT handler, args FROM outbox WHERE queue = 'prepare'") == [
+        ("prepare", [waiting])
+    ]
+    assert do(service.claim_preparation, waiting, "w")
+    other = add_job(prepared=False)
+    assert do(service.claim_preparation, other, "w") is None
+    assert do(service.claim_preparation, other, "another")  # which has room
+    run_sql("UPDATE preparations SET lease_expires_at = now() - interval '1 s'")
+    third = add_job(prepared=False)
+    assert do(service.claim_preparation, third, "w")  # holders that are gone take no room
+
+
 def test_finished_data_makes_the_job_placeable_and_tells_its_warnings() -> None:
     job_id, token = claimed()
     report = {"rows_in": 3, "warnings": [{"code": "cut", "message": "2 rows were cut"}]}

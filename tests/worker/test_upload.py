@@ -205,6 +205,76 @@ def test_b38_a_holder_whose_lease_was_taken_commits_no_checkpoint(
     assert not (tmp_path / "uploading").exists()
 
 
+class MovedOut(Exception):
+    """An error that nobody of ours knows."""
+
+
+def test_b27_an_error_that_nobody_expected_costs_one_checkpoint_and_is_told(
+    store_settings: Settings, claim: Claim, uploaders: list[CheckpointUploader], tmp_path: Path
+):
+    class Odd(Store):
+        def put_file(self, key: str, path: Path, **more: Any) -> str:
+            if "step-00000004" in key:
+                raise MovedOut("nobody lives here")
+            return super().put_file(key, path, **more)
+
+    uploader = start(Odd(store_settings), claim, uploaders)
+    uploader.add(tmp_path, write_checkpoint(tmp_path, 4))
+    assert uploader.drain(30)
+    [warning] = warnings(claim.job_id)
+    assert warning["code"] == "checkpoint_not_stored"
+    assert "of step 4 is not stored: MovedOut: nobody lives here" in warning["message"]
+    uploader.add(tmp_path, write_checkpoint(tmp_path, 8))
+    assert uploader.drain(30)
+    assert stored_steps(claim.job_id) == [8]
+
+
+def test_b27_a_database_that_refuses_one_checkpoint_takes_the_next(
+    store_settings: Settings, claim: Claim, uploaders: list[CheckpointUploader], tmp_path: Path
+):
+    run_sql("ALTER TABLE checkpoints ADD CONSTRAINT odd CHECK (step <> 4)")
+    uploader = start(Store(store_settings), claim, uploaders)
+    for step in (4, 8):
+        uploader.add(tmp_path, write_checkpoint(tmp_path, step))
+        assert uploader.drain(30)
+    assert stored_steps(claim.job_id) == [8]
+    assert [each["code"] for each in warnings(claim.job_id)] == ["checkpoint_not_stored"]
+
+
+def test_b27_a_big_checkpoint_whose_parts_the_store_lost_is_sent_again(
+    store_settings: Settings,
+    seaweed: SeaweedFS,
+    claim: Claim,
+    uploaders: list[CheckpointUploader],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As an operator's clean-up of unfinished uploads does it, in the last possible moment."""
+    monkeypatch.setattr(worker.upload, "_ROUND", 0.5)
+    monkeypatch.setattr(worker.upload, "_PAUSE", 0.1)
+    lost: list[str] = []
+
+    class Forgetful(Store):
+        def _call(self, operation: str, key: str, **arguments: Any) -> Any:
+            if operation == "complete_multipart_upload" and not lost:
+                lost.append(key)
+                upload = arguments["UploadId"]
+                seaweed.client().abort_multipart_upload(
+                    Bucket=self.bucket, Key=key, UploadId=upload
+                )
+            return super()._call(operation, key, **arguments)
+
+    uploader = start(Forgetful(store_settings), claim, uploaders)
+    uploader.add(tmp_path, write_checkpoint(tmp_path, 4, size=20 * 2**20))  # three parts
+    assert uploader.drain(60)
+    assert stored_steps(claim.job_id) == [4]
+    [key] = lost
+    assert key.endswith("weights")
+    prefix = f"{prefix_of(claim)}checkpoints/step-00000004/"
+    back = download_folder(Store(store_settings), prefix, tmp_path / "x")
+    assert _content(back) == _content(tmp_path / "checkpoints" / "step-00000004")
+
+
 def test_parts_that_arrived_are_not_sent_again_after_an_outage(
     store_settings: Settings, seaweed: SeaweedFS, tmp_path: Path
 ):

@@ -1,6 +1,5 @@
 """What every block of the spec shares: strictness, names, secrets by name."""
 
-from collections.abc import Iterable
 from functools import reduce
 from operator import getitem
 from typing import Annotated, Any, ClassVar
@@ -53,26 +52,36 @@ class Strict(BaseModel):
         raise ValidationError.from_exception_data(cls.__name__, [details])
 
 
-def _nul_in(value: Any) -> tuple[int | str, ...] | None:
+_Way = tuple[Any, ...]  # (name, way to the one around it), from the inside out
+
+
+def _nul_in(document: Any) -> tuple[int | str, ...] | None:
     """Where a document has the character that no store takes; None: nowhere.
 
-    One walk over what was given is much cheaper than to ask every field by itself.
+    One walk over what was given is much cheaper than to ask every field by itself. No recursion:
+    a document may be nested as deeply as its parser takes it.
     """
-    if isinstance(value, str):
-        return () if "\0" in value else None
-    if isinstance(value, dict):
-        if any(isinstance(name, str) and "\0" in name for name in value):
-            return ()
-        members: Iterable[tuple[int | str, Any]] = value.items()
-    elif isinstance(value, list):
-        members = enumerate(value)
-    else:
-        return None
-    for name, member in members:
-        inside = _nul_in(member)
-        if inside is not None:
-            return name, *inside
+    waiting: list[tuple[Any, _Way]] = [(document, ())]
+    while waiting:
+        value, way = waiting.pop()
+        if isinstance(value, str):
+            if "\0" in value:
+                return _outward(way)
+        elif isinstance(value, dict):
+            if any(isinstance(name, str) and "\0" in name for name in value):
+                return _outward(way)
+            waiting += [(member, (name, way)) for name, member in value.items()]
+        elif isinstance(value, list):
+            waiting += [(member, (index, way)) for index, member in enumerate(value)]
     return None
+
+
+def _outward(way: _Way) -> tuple[int | str, ...]:
+    names = []
+    while way:
+        name, way = way
+        names.append(name)
+    return tuple(reversed(names))
 
 
 class SecretRef(Strict):

@@ -172,6 +172,7 @@ class JudgedLoop(FollowingReference, ExactLoop):
 
     collate_validation: Any = None
     divergence: float | None = None
+    _step: list[Any] | None = None
     _told: list[Any]
 
     def compute_loss(
@@ -182,6 +183,8 @@ class JudgedLoop(FollowingReference, ExactLoop):
         num_items_in_batch: Any = None,
     ) -> Any:
         """The library's mean over a batch, as its share of the step's mean."""
+        if self._step is not None:
+            self.divergence, self._step = self._divergence_of(self._step), None
         self._told = [] if self.divergence is None else [self.divergence, 0.0]
         loss = super().compute_loss(model, inputs, return_outputs)  # type: ignore[misc]
         if num_items_in_batch is None or return_outputs:
@@ -213,7 +216,8 @@ class JudgedLoop(FollowingReference, ExactLoop):
         return super()._measure(batches)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:  # noqa: ARG002 - Trainer's signature
-        self.divergence = self._divergence_of(batch_samples)
+        # The divergence waits for the first loss: a resumed run has its random state only then.
+        self._step = batch_samples
         return sum(self.batch_weight(batch) for batch in batch_samples)
 
     def _divergence_of(self, batches: Any) -> float | None:
