@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import sqlalchemy.exc
 from fastapi import APIRouter, FastAPI, Path, Request, Response
@@ -180,7 +180,7 @@ def refuse_unknown_query(request: Request) -> None:
     if dependant is None or not request.query_params:
         return
     known = query_names(dependant)
-    _refuse_odd_query(request.query_params.multi_items())
+    _refuse_odd_query(request.query_params.multi_items(), known)
     unknown = [n for n in request.query_params if n not in known and not n.startswith("label.")]
     if unknown:
         raise InvalidPayload(
@@ -188,7 +188,7 @@ def refuse_unknown_query(request: Request) -> None:
                 FieldProblem(
                     pointer="",
                     message=f"query `{name[:200]}`: there is no such parameter here"
-                    f"{_hint(name[:200], known)}",
+                    f"{_hint(name[:200], list(known))}",
                 )
                 for name in unknown[:_MOST_PROBLEMS]
             ],
@@ -196,18 +196,18 @@ def refuse_unknown_query(request: Request) -> None:
         )
 
 
-def _refuse_odd_query(given: list[tuple[str, str]]) -> None:
-    """Refuse too many parameters, NUL characters, and one parameter that comes twice."""
+def _refuse_odd_query(given: list[tuple[str, str]], lists: Mapping[str, bool]) -> None:
+    """Refuse too many parameters, NUL characters, and one that is no list and comes twice."""
     if len(given) > _MOST_PARAMETERS:
         message = f"a query has at most {_MOST_PARAMETERS} parameters"
         raise InvalidPayload([FieldProblem(pointer="", message=message)], "too_many_parameters")
     if nul := [name for name, value in given if "\0" in value]:
         message = f"query `{nul[0]}`: a NUL character is in nothing that is stored here"
         raise InvalidPayload([FieldProblem(pointer="", message=message)])
-    name, count = Counter(name for name, _ in given).most_common(1)[0]
-    if count > 1:
-        message = f"query `{name[:200]}` comes {count} times: give it once"
-        raise InvalidPayload([FieldProblem(pointer="", message=message)])
+    for name, count in Counter(name for name, _ in given).most_common():
+        if count > 1 and not lists.get(name):
+            message = f"query `{name[:200]}` comes {count} times: give it once"
+            raise InvalidPayload([FieldProblem(pointer="", message=message)])
 
 
 def _hint(name: str, known: list[str]) -> str:
@@ -215,17 +215,21 @@ def _hint(name: str, known: list[str]) -> str:
     return f"; did you mean `{close}`?" if close else ""
 
 
-def query_names(dependant: Any) -> list[str]:
-    """Return the names of all query parameters that a route and its dependencies declare."""
-    names: list[str] = []
+def query_names(dependant: Any) -> dict[str, bool]:
+    """Return all query parameters that a route and its dependencies declare: name, whether a list.
+
+    What is a list may come more than once.
+    """
+    names: dict[str, bool] = {}
     for field in dependant.query_params:
         model = field.field_info.annotation
         if isinstance(model, type) and issubclass(model, BaseModel):
-            names += [info.alias or name for name, info in model.model_fields.items()]
+            for name, info in model.model_fields.items():
+                names[info.alias or name] = get_origin(info.annotation) is list
         else:
-            names.append(field.alias)
+            names[field.alias] = get_origin(model) is list
     for child in dependant.dependencies:
-        names += query_names(child)
+        names |= query_names(child)
     return names
 
 

@@ -12,10 +12,11 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     func,
+    or_,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
 
 Json = dict[str, Any]
 DEFAULT_PROJECT = "prj_default"
@@ -410,12 +411,17 @@ class Upload(Base):
         server_default=text("'receiving'"), comment="receiving, checking, done or refused"
     )
     checker: Mapped[str | None]
-    checking_until: Mapped[datetime | None]
+    checking_until: Mapped[datetime | None] = mapped_column()
     dataset_id: Mapped[str | None]
     problem: Mapped[Json | None]
     created_at: Mapped[datetime] = _now()
-    expires_at: Mapped[datetime]
+    expires_at: Mapped[datetime] = mapped_column()
     finished_at: Mapped[datetime | None]
+    # As the database's clock says, which is the same for every host; read with the row.
+    expired: Mapped[bool] = column_property(expires_at <= func.now())
+    unattended: Mapped[bool] = column_property(
+        or_(checking_until.is_(None), checking_until <= func.now())
+    )
 
 
 class UploadBlock(Base):

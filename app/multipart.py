@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from app.s3 import (
     check_sha256,
     patiently,
 )
+from app.s3_clock import date_of
 
 PART = 8 * 2**20
 MAX_PARTS = 10_000
@@ -89,13 +90,13 @@ def abort_uploads(call: Call, older: timedelta) -> int:
 
 
 def stale_uploads(call: Call, older: timedelta) -> list[tuple[str, str]]:
-    """Return (key, upload id) of the bucket's uploads that began so long ago."""
-    limit = datetime.now(UTC) - older
+    """Return (key, upload id) of uploads that began so long ago, by the store's own clock."""
     found: list[tuple[str, str]] = []
     marker: dict[str, str] = {}
     while True:
         page = call("list_multipart_uploads", "", **marker)
         uploads = page.get("Uploads", ())
+        limit = date_of(page) - older
         found += [(u["Key"], u["UploadId"]) for u in uploads if u["Initiated"] < limit]
         if not page.get("IsTruncated"):
             return found

@@ -5,6 +5,7 @@ what time that is, so the difference is learnt from the refusal and the request 
 """
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -46,6 +47,11 @@ AUTH_TYPE_MAPS.update({"s3v4": _HeaderAuth, "s3v4-query": _QueryAuth})
 def follow_the_store(client: Any) -> None:
     """Have a boto3 client send what was refused for its date again, signed with the right one."""
     client.meta.events.register_first("needs-retry.s3", _learn)
+
+
+def date_of(answer: Mapping[str, Any]) -> datetime:
+    """Return the store's own time when it gave this answer."""
+    return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
 
 
 def _learn(response: Any, attempts: int, request_dict: dict[str, Any], **_: Any) -> float | None:

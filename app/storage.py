@@ -35,6 +35,7 @@ from app.s3 import (
     patiently,
     translated,
 )
+from app.s3_clock import date_of
 from app.settings import Settings, get_settings
 
 __all__ = [
@@ -118,6 +119,10 @@ class Store:
             return call(Bucket=self.bucket, **({"Key": key} if key else {}), **arguments)
 
     # -- bucket and objects ---------------------------------------------------------------------
+
+    def now(self) -> datetime:
+        """Return the store's own time, the clock of `ObjectInfo.modified`."""
+        return date_of(self._call("head_bucket", ""))
 
     def ensure_bucket(self) -> None:
         """Create the bucket unless it is there."""

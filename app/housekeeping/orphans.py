@@ -6,7 +6,7 @@ sets whose rows are gone. What is younger than `POLAR_ORPHAN_DAYS` is left alone
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
@@ -26,6 +26,13 @@ class _Place:
     objects: Store
     project: str
     report: Report
+    limit: datetime  # by the store's clock: what is younger is left alone
+
+    def old(self, found: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+        """Return those that are old, if all are: a younger one says that someone is at work."""
+        items = list(found)
+        everything = all(i.modified is not None and i.modified < self.limit for i in items)
+        return items if everything else []
 
     def drop(self, kind: str, found: Sequence[ObjectInfo], example: str) -> None:
         """Delete these objects, or only count them."""
@@ -35,16 +42,10 @@ class _Place:
             self.report.add(kind, len(found), sum(item.size for item in found), [example])
 
 
-def _old(found: Iterable[ObjectInfo]) -> list[ObjectInfo]:
-    """Return those that are old, if all of them are: a younger one says that someone is at work."""
-    limit = datetime.now(UTC) - timedelta(days=get_settings().orphan_days)
-    items = list(found)
-    return items if all(i.modified is not None and i.modified < limit for i in items) else []
-
-
 def drop_orphans(objects: Store, project: str, report: Report) -> None:
     """Remove the project's orphans; raises StoreUnavailable."""
-    place = _Place(objects, project, report)
+    limit = objects.now() - timedelta(days=get_settings().orphan_days)
+    place = _Place(objects, project, report, limit)
     for kind in ("datasets", "uploads", "jobs", "pointers"):
         report.add(f"orphans_{kind}", 0)
     for kind in _KNOWN:
@@ -69,7 +70,7 @@ def _without_row(place: _Place, kind: str) -> None:
     for name in folders:
         if name not in known:
             prefix = f"{place.project}/{kind}/{name}/"
-            place.drop(f"orphans_{kind}", _old(place.objects.list_objects(prefix)), prefix)
+            place.drop(f"orphans_{kind}", place.old(place.objects.list_objects(prefix)), prefix)
 
 
 # -- jobs --------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ def _job(place: _Place, job: str) -> None:
     if row is None:
         kept += _left_on_purpose(prefix, found)
     unknown = [item for item in found if not _refers(kept, item.key)]
-    place.drop("orphans_jobs", _old(unknown), prefix)
+    place.drop("orphans_jobs", place.old(unknown), prefix)
 
 
 def _refers(kept: list[str], key: str) -> bool:

@@ -6,7 +6,7 @@ deletion of their last object. So a user either is seen and they stay, or waits 
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -50,7 +50,7 @@ def unknown(objects: Store, project: str) -> Iterator[tuple[str, str]]:
     keys = list(objects.list_folders(f"{project}/prepared/"))
     with transaction() as session:
         known = set(session.execute(_KNOWN, {"project": project}).scalars())
-    limit = datetime.now(UTC) - timedelta(days=get_settings().prepared_days)
+    limit = objects.now() - timedelta(days=get_settings().prepared_days)
     for key in keys:
         if key not in known:
             found = list(objects.list_objects(f"{project}/prepared/{key}/"))

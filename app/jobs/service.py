@@ -14,7 +14,7 @@ from app.jobs import store, view
 from app.jobs.lifecycle import OPEN, TERMINAL, Change, Status, transition
 from app.jobs.schemas import CloneRequest, JobOut, JobPatch, RetryRequest
 from app.jobs.spec import JobSpec
-from app.jobs.submit import Origin, Submission, submit
+from app.jobs.submit import Origin, Submission, answer_before, once_for, submit
 from app.models import Job, ModelVersion
 from app.registry.service import delete_files, mark_deleted
 from app.settings import get_settings
@@ -139,8 +139,12 @@ def retry_job(
 ) -> JobOut:
     """Make a new job of the same spec, going on from the newest checkpoint.
 
-    Raises Conflict for a job that is not finished, or that has nothing left to train.
+    With a key used before, return that request's answer, whatever became of the parent. Raises
+    Conflict for a job that is not finished, or that has nothing left to train.
     """
+    once = once_for(key, ["retry", job_id, request.model_dump(mode="json")])
+    if before := answer_before(session, project_id, once):
+        return before
     parent = find_job(session, project_id, job_id, lock=True)  # against its deletion
     status = Status(parent.status)
     if status in OPEN:
@@ -158,7 +162,7 @@ def retry_job(
         retry_of=parent.id, start_from=start, resolved=parent.resolved if start else None
     )
     spec = JobSpec.model_validate(parent.spec)
-    return submit(session, Submission(project_id, spec, key, origin))
+    return submit(session, Submission(project_id, spec, key, origin, once))
 
 
 def _newest_start(session: Session, parent: Job) -> dict[str, Any] | None:
@@ -178,7 +182,13 @@ def _inherited_start(session: Session, parent: Job) -> dict[str, Any] | None:
 def clone_job(
     session: Session, project_id: str, job_id: str, request: CloneRequest, key: str | None
 ) -> JobOut:
-    """Make a new job of the same spec with overrides; raises InvalidPayload."""
+    """Make a new job of the same spec with overrides; raises InvalidPayload.
+
+    With a key used before, return that request's answer, whatever became of the parent.
+    """
+    once = once_for(key, ["clone", job_id, request.model_dump(mode="json")])
+    if before := answer_before(session, project_id, once):
+        return before
     parent = find_job(session, project_id, job_id)
     merged = merge_patch(parent.spec, request.overrides)
     try:
@@ -187,7 +197,8 @@ def clone_job(
         found = explain(error, ("overrides",), JobSpec)
         problems = [FieldProblem(**problem.model_dump()) for problem in found]
         raise InvalidPayload(problems) from error
-    return submit(session, Submission(project_id, spec, key, Origin(clone_of=parent.id)))
+    origin = Origin(clone_of=parent.id)
+    return submit(session, Submission(project_id, spec, key, origin, once))
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -5,7 +5,7 @@ from base64 import b64decode
 from typing import Annotated, Any
 
 from anyio import to_thread
-from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query, Request, Response
 from pydantic import ValidationError
 
 from app.auth import Caller, Role, require
@@ -21,7 +21,7 @@ from app.uploads import service, store
 from app.uploads.checking import check, check_quietly
 from app.uploads.errors import OffsetMismatch, WrongMediaType, WrongVersion
 from app.uploads.receiving import ALGORITHMS, Checksum, receive
-from app.uploads.schemas import UploadOut
+from app.uploads.schemas import UploadListQuery, UploadOut, UploadPage
 
 VERSION = "1.0.0"
 MEDIA_TYPE = "application/offset+octet-stream"
@@ -138,6 +138,20 @@ def begin_upload(
     response.headers["Location"] = f"/uploads/{made.id}"
     _say(response, made)
     return service.show(made)
+
+
+@router.get("", summary="List uploads")
+def list_uploads(
+    query: Annotated[UploadListQuery, Query()], caller: Caller = require(Role.SUBMITTER)
+) -> UploadPage:
+    """Return the project's uploads, newest first: those that are not finished, or `status`.
+
+    One that was not finished in time is gone, and one that is finished is forgotten later.
+    """
+    with transaction() as session:
+        found = service.list_uploads(session, caller.project_id, query)
+    items = [service.show(upload) for upload in found]
+    return UploadPage(items=items, next_cursor=items[-1].id if len(items) == query.limit else None)
 
 
 def _form(metadata: str) -> UploadForm:

@@ -7,12 +7,14 @@ from pydantic import BaseModel, Field
 from app.jobs.schemas import Time
 from app.problem import Problem
 
+Status = Literal["receiving", "checking", "done", "refused"]
+
 
 class UploadOut(BaseModel):
     """An upload on its way to be a data set."""
 
     id: str
-    status: Literal["receiving", "checking", "done", "refused"]
+    status: Status
     name: str = Field(examples=["shop-dialogues"])
     file_name: str = Field(examples=["shop.jsonl"])
     length: int = Field(description="Bytes of the whole file.")
@@ -22,3 +24,25 @@ class UploadOut(BaseModel):
     created_at: Time
     expires_at: Time = Field(description="It is gone then, unless bytes arrive before.")
     links: dict[str, str]
+
+
+class UploadPage(BaseModel):
+    """Uploads, newest first."""
+
+    items: list[UploadOut]
+    next_cursor: str | None = Field(description="Pass as `cursor` for the next page; null: end.")
+
+
+def _unfinished() -> list[Status]:
+    return ["receiving", "checking"]
+
+
+class UploadListQuery(BaseModel):
+    """Filters and paging of `GET /uploads`."""
+
+    status: list[Status] = Field(
+        default_factory=_unfinished,
+        description="Any of these; without it those that are not finished.",
+    )
+    limit: int = Field(50, ge=1, le=200, description="Entries of a page.")
+    cursor: str | None = Field(None, max_length=200, description="From the page before.")

@@ -1,7 +1,8 @@
 """Uploads begun, looked at, given up; and how a whole one becomes a data set."""
 
 import logging
-from datetime import UTC, datetime
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -16,8 +17,9 @@ from app.settings import get_settings
 from app.storage import Store, StoreUnavailable
 from app.uploads import store
 from app.uploads.errors import Expired
-from app.uploads.schemas import UploadOut
+from app.uploads.schemas import UploadListQuery, UploadOut
 
+_CURSOR = re.compile(r"upl_[0-9A-Z]{26}")
 _log = logging.getLogger(__name__)
 
 
@@ -47,9 +49,18 @@ def find(session: Session, project_id: str, upload_id: str) -> Upload:
     found = store.find(session, project_id, upload_id)
     if found is None:
         raise NotFound(f"there is no upload {upload_id}: begin another one", "upload_not_found")
-    if found.status == "receiving" and found.expires_at < datetime.now(UTC):
+    if found.status == "receiving" and found.expired:
         raise Expired(upload_id)
     return found
+
+
+def list_uploads(session: Session, project_id: str, query: UploadListQuery) -> Sequence[Upload]:
+    """Return a page, newest first; raises BadRequest for a cursor that is none."""
+    if query.cursor is not None and not _CURSOR.fullmatch(query.cursor):
+        raise BadRequest(
+            f"cursor {query.cursor[:60]!r} is not from a page of this list", "invalid_cursor"
+        )
+    return store.list_uploads(session, project_id, query.status, query.cursor, query.limit)
 
 
 def form_of(upload: Upload) -> UploadForm:
@@ -66,8 +77,7 @@ def needs_check(upload: Upload) -> bool:
     """Say whether all bytes are here and nobody may be looking through them."""
     if upload.received != upload.length:
         return False
-    lapsed = upload.checking_until is None or upload.checking_until < datetime.now(UTC)
-    return upload.status == "receiving" or (upload.status == "checking" and lapsed)
+    return upload.status == "receiving" or (upload.status == "checking" and upload.unattended)
 
 
 def delete_blocks(objects: Store, upload: Upload) -> None:

@@ -1,9 +1,10 @@
 """Uploads and their blocks in Postgres. A block counts once its row is committed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import func, insert, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from app.datasets.schemas import UploadForm
@@ -46,6 +47,20 @@ def find(session: Session, project_id: str, upload_id: str) -> Upload | None:
     return session.scalar(
         select(Upload).where(Upload.project_id == project_id, Upload.id == upload_id)
     )
+
+
+def list_uploads(
+    session: Session, project_id: str, statuses: Sequence[str], before: str | None, limit: int
+) -> Sequence[Upload]:
+    """Return up to `limit` uploads, newest first, older than the id `before`; none that expired."""
+    query = select(Upload).where(
+        Upload.project_id == project_id,
+        Upload.status.in_(statuses),
+        or_(Upload.status != "receiving", Upload.expires_at > func.now()),
+    )
+    if before is not None:
+        query = query.where(Upload.id < before)
+    return session.scalars(query.order_by(Upload.id.desc()).limit(limit)).all()
 
 
 def count_open(session: Session, project_id: str) -> int:

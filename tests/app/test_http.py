@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.app import resources
 from tests.app.server import Api, running
 from tests.services import wait_until
 
@@ -276,3 +277,11 @@ def test_a_parameter_that_comes_twice_is_refused(api: Api) -> None:
     answer = api.client.get("/jobs?q=one&q=two")
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["message"] == "query `q` comes 2 times: give it once"
+
+
+def test_a_parameter_that_is_a_list_may_come_twice(api: Api) -> None:
+    made = api.client.post("/jobs", json=resources.JOB).json()["id"]
+    for path in ("/jobs?limit=1&status=queued&status=failed", "/jobs?limit=1&status=queued"):
+        answer = api.client.get(path)
+        assert answer.status_code == 200, answer.text
+        assert [job["id"] for job in answer.json()["items"]] == [made]

@@ -83,7 +83,8 @@ def test_lists_hold_nothing_of_another_project(api: Api, stranger: httpx.Client)
     resources.dataset(api)
     resources.secret(api)
     resources.model(api)
-    for path in ("/jobs", "/datasets", "/secrets", "/models"):
+    resources.upload(api)
+    for path in ("/jobs", "/datasets", "/secrets", "/models", "/uploads"):
         page = stranger.get(path).json()
         assert page.get("items", page.get("data")) == [], path
     listed = stranger.get("/api-keys").json()["items"]

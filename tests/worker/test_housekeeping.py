@@ -138,6 +138,13 @@ def test_uploads_that_nobody_finishes_are_aborted(objects: Store):
     assert not objects._call("list_multipart_uploads", "").get("Uploads")
 
 
+def test_b35_the_stores_own_clock_says_how_old_its_objects_are(objects: Store):
+    objects.put_bytes(f"{PROJECT}/x", b"x")
+    [item] = objects.list_objects(f"{PROJECT}/x")
+    assert item.modified is not None
+    assert abs(objects.now() - item.modified) < timedelta(minutes=1)
+
+
 def test_only_one_works_at_a_time(objects: Store):
     with get_engine().connect() as other:
         other.execute(text("SELECT pg_advisory_lock(hashtext('polar.housekeeping'))"))
