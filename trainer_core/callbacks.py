@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from trainer_core.best import BestModel
 from trainer_core.checkpoints import Checkpointer, LoopState
 from trainer_core.errors import Diverged
 from trainer_core.meter import Meter
@@ -39,6 +40,10 @@ class Flow:
         self.stop = stop
         self.step = 0
         self.last_metrics: dict[str, Any] = {}
+        self.evaluated: dict[str, Any] = {}
+        self.base: dict[str, Any] = {}
+        self.best: BestModel | None = None
+        self.ended_early = False
         self.evaluation_due = False
         self.revision: str | None = None
         self._spec = spec
@@ -87,12 +92,22 @@ class Flow:
             self.meter.restart()
         elif "eval_loss" not in values:
             return
+        if "eval_loss" in values:
+            self.evaluated = {k: v for k, v in values.items() if k.startswith("eval_")}
         self.last_metrics |= values
         self.report.emit("metrics", **{**values, "step": self.step, "epoch": state.epoch})
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
-        """After an evaluation, which a signal may have cut short."""
-        if self.stop.requested:
+        """After an evaluation, which a signal may have cut short, or which was one too many."""
+        if self.best is not None and self.best.is_exhausted and self.step < state.max_steps:
+            self.ended_early = True
+            self.report.log(
+                f"training ends early: the best {self.best.metric} is still that of step"
+                f" {self.best.step} ({self.best.value:.6g})"
+                if self.best.value is not None
+                else "training ends early: no evaluation gave a number"
+            )
+        if self.stop.requested or self.ended_early:
             control.should_save = True
             control.should_training_stop = True
         self.meter.restart()
@@ -123,6 +138,9 @@ class Flow:
             self.evaluation_due,
             self.last_metrics,
             self.revision,
+            self.base,
+            {} if self.best is None else self.best.state(),
+            self.ended_early,
         )
 
     def restore(self, step: int, state: LoopState) -> None:
@@ -131,6 +149,8 @@ class Flow:
         self.meter.loss_sum, self.meter.loss_steps = state.loss_sum, state.loss_steps
         self.evaluation_due = state.evaluation_due
         self.last_metrics = dict(state.metrics)
+        self.base = dict(state.base)
+        self.ended_early = state.ended_early
 
     def say_it_lives(self, state: Any) -> None:
         """Report where the run stands, about once a second: an evaluation may take hours."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer_core.adapter_rules import ADAPTER_RULES
 from trainer_core.data.formats import format_problem, mapping_problem
+from trainer_core.evaluation_rules import EVALUATION_RULES
 from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
 from trainer_core.spec import DataSource, TrainSpec
@@ -249,6 +250,7 @@ _RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = 
     _precision,
     _gpu,
     *ADAPTER_RULES,
+    *EVALUATION_RULES,
     _mixed_fp16,
     _attention,
     _merge,

@@ -23,13 +23,17 @@ _SLACK_BYTES = 256 * 1024
 @dataclass(frozen=True)
 class LoopState:
     """What the libraries do not keep: the open window of losses, an evaluation that is still due,
-    the newest metrics, and the commit of the base model on the hub."""
+    the newest metrics, the commit of the base model on the hub, the metrics before the first step,
+    the best evaluation (`trainer_core.best`), and whether training ended early."""
 
     loss_sum: float = 0.0
     loss_steps: int = 0
     evaluation_due: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
     revision: str | None = None
+    base: dict[str, float] = field(default_factory=dict)
+    best: dict[str, Any] = field(default_factory=dict)
+    ended_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,15 +151,16 @@ def estimate_bytes(model: Any, optim: str, values_beside: int = 0) -> int:
 
     `values_beside` counts what else is kept in fp32 for each trainable parameter.
     """
-    saved = states = 0
+    trained = [p.numel() for p in model.parameters() if p.requires_grad]
+    each = (values * (state_bytes(optim, values) + 4 * values_beside) for values in trained)
+    return saved_bytes(model) + sum(map(round, each))
+
+
+def saved_bytes(model: Any) -> int:
+    """Bytes of what is saved of a model: all of it, or the adapter that it has."""
     adapter = hasattr(model, "peft_config")
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            values = parameter.numel()
-            states += round(values * (state_bytes(optim, values) + 4 * values_beside))
-        if parameter.requires_grad or not adapter:
-            saved += parameter.numel() * parameter.element_size()
-    return saved + states
+    saved = (p for p in model.parameters() if p.requires_grad or not adapter)
+    return sum(p.numel() * p.element_size() for p in saved)
 
 
 def open_checkpoint(folder: Path, hashes: tuple[str, str]) -> Resume:

@@ -7,6 +7,7 @@
     ├── ModelUnavailable         a model or tokenizer cannot be found or reached
     ├── OutOfMemory              device or host memory is exhausted
     ├── Diverged                 the loss is not a finite number
+    ├── BelowGate                the model does not reach `publish.gate`
     ├── DiskFull                 no room for a checkpoint or the model
     └── Interrupted              SIGTERM: a whole checkpoint was written, go on later
 
@@ -73,6 +74,13 @@ class Diverged(TrainerError):
 
     reason = "diverged"
     exit_code = 72
+
+
+class BelowGate(TrainerError):
+    """The trained model does not reach what it must to be published."""
+
+    reason = "below_gate"
+    exit_code = 76
 
 
 class DiskFull(TrainerError):

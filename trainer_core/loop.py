@@ -59,6 +59,8 @@ class ExactLoop:
         self.flow.evaluation_due = not measured
         if metrics:
             trainer.log(metrics)
+            if self.flow.best is not None and self.flow.step:
+                self.flow.best.see(trainer, self.flow.step, self.flow.evaluated)
         trainer.control = trainer.callback_handler.on_evaluate(
             trainer.args, trainer.state, trainer.control, metrics
         )
@@ -117,12 +119,29 @@ class ExactLoop:
         def write() -> None:
             write_library_part(model, trial)
             [folder] = self.checkpointer.staging.iterdir()
-            for part in (self.initial, self.budget):
-                if part is not None:
-                    part.save(folder)
-            self.save_more(folder)
+            self._save_parts(folder)
+            if self.flow.best is not None:
+                self.flow.best.link_into(folder)
 
         self.checkpointer.save(self.flow.step, write, self.flow.loop_state())
+
+    def _save_parts(self, folder: Path) -> None:
+        for part in (self.initial, self.budget):
+            if part is not None:
+                part.save(folder)
+        self.save_more(folder)
+
+    def save_weights(self, folder: Path) -> None:
+        """What a checkpoint holds of the model alone, without optimizer and place in the data."""
+        trainer: Any = self
+        trainer.save_model(str(folder), _internal_call=True)
+        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nobody reads
+        self._save_parts(folder)
+
+    def load_weights(self, folder: Path) -> None:
+        """Read them back into the model."""
+        trainer: Any = self
+        trainer._load_from_checkpoint(str(folder))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self.budget is None:  # else the library's part lacks the ranks that are masked now

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field
 
 from trainer_core.hardware import Hardware
+from trainer_core.measured import greater_is_better
 from trainer_core.memory import memory_need
-from trainer_core.spec import Quantization, TrainSpec
+from trainer_core.spec import Checkpoint, Quantization, TrainSpec
 from trainer_core.task import task_of
 
 __all__ = ["Hardware", "Resolved", "Warning", "resolve", "size_in_name"]
@@ -58,7 +59,11 @@ def resolve(spec: TrainSpec, hardware: Hardware, model_parameters: int | None = 
     if hardware.gpus and (tight := plan.shortage()):
         warnings.append(Warning(code="memory_tight", message=tight))
     # Validated once more: what was computed must be as legal as what is given.
-    blocks = {"training": _legal(training), "evaluation": _legal(filled.evaluation)}
+    blocks = {
+        "training": _legal(training),
+        "evaluation": _legal(filled.evaluation),
+        "checkpoint": _legal(_checkpoint(filled)),
+    }
     return Resolved(spec=filled.model_copy(update=blocks), warnings=warnings)
 
 
@@ -144,8 +149,23 @@ def _evaluation(spec: TrainSpec) -> dict[str, Any]:
     if spec.data.validation is None:
         return {"strategy": "no", "steps": None}
     if given.strategy == "auto":
-        return {"strategy": "epoch" if given.steps is None else "steps"}
-    return {}
+        strategy = "epoch" if given.steps is None else "steps"
+        return {"strategy": strategy, "compare_base": _compares(spec)}
+    return {"compare_base": _compares(spec)}
+
+
+def _compares(spec: TrainSpec) -> bool:
+    """A gain can be known only where the model was measured before."""
+    gate = spec.publish.gate
+    return spec.evaluation.compare_base or (gate is not None and gate.min_improvement is not None)
+
+
+def _checkpoint(spec: TrainSpec) -> Checkpoint:
+    wish = spec.checkpoint
+    if not wish.load_best_model_at_end and wish.early_stopping is None:
+        return wish
+    wish = _fill(wish, metric_for_best_model="loss")
+    return _fill(wish, greater_is_better=greater_is_better(wish.metric_for_best_model or "loss"))
 
 
 def _warnings(spec: TrainSpec, hardware: Hardware) -> list[Warning]:

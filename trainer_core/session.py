@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.backend import backend_of
+from trainer_core.best import best_of
 from trainer_core.callbacks import Flow
 from trainer_core.capabilities import check
 from trainer_core.checkpoints import (
@@ -22,6 +23,7 @@ from trainer_core.data.prepared import Prepared, open_prepared
 from trainer_core.data.templates import choose_template
 from trainer_core.errors import InvalidSpec
 from trainer_core.events import EventType
+from trainer_core.gate import require_gate
 from trainer_core.identity import spec_hash
 from trainer_core.loading import files_of, load_tokenizer
 from trainer_core.machine import detect_hardware, take_share
@@ -54,6 +56,7 @@ class Session:
         self._stop = stop
         self._work = Path(launch.paths.work)
         self._flow: Flow | None = None
+        self._published_step: int | None = None
 
     @property
     def step(self) -> int:
@@ -150,6 +153,7 @@ class Session:
         flow.checkpointer = checkpointer
         self._flow = flow
         use_cpu = not self._launch.devices
+        flow.best = best_of(spec, self._work)
         frozen = partial(
             backend_of(spec).load_frozen, spec, paths=self._launch.paths, secrets=self._secrets
         )
@@ -165,16 +169,36 @@ class Session:
             self._stop.check()
             with self._stop.held():
                 if resume is None:
-                    trainer.train()
+                    self._begin(trainer, context)
                 else:
                     self._go_on(trainer, context.flow, resume)
             self._stop.check()
         finally:
             context.checkpointer.clear_staging()
+            self._take_best(trainer, context.flow)
         return trainer.model
 
     def _go_on(self, trainer: Any, flow: Flow, resume: Resume) -> None:
         if resume.state.revision != flow.revision:
+    def _begin(self, trainer: Any, context: TrainContext) -> None:
+        if context.spec.evaluation.compare_base:
+            trainer.evaluate()
+            self._stop.check()  # before the first step there is nothing to keep
+            context.flow.base = dict(context.flow.evaluated)
+        trainer.train()
+
+    def _take_best(self, trainer: Any, flow: Flow) -> None:
+        """Publish the best evaluation's weights, and say of the model what was measured then."""
+        best = flow.best
+        if best is None or not best.load(trainer, self.step):
+            return
+        flow.last_metrics |= best.measured
+        self._published_step = best.step
+        self._report.log(
+            f"the weights of step {best.step} are published: their {best.metric}, {best.value:.6g},"
+            " is the best of all evaluations"
+        )
+
             raise InvalidSpec(
                 "cannot resume: the model on the hub has changed since; set model.revision to"
                 f" {resume.state.revision}, or start from scratch with checkpoint.resume: never",
@@ -182,7 +206,11 @@ class Session:
             )
         flow.restore(resume.step, resume.state)
         self._report.emit("resumed", step=resume.step)
-        if resume.step < total_steps(trainer):
+        if resume.step < total_steps(trainer) and not flow.ended_early:
+            if flow.best is not None and self._ends_here(trainer, flow, resume):
+                return
+        if flow.best is not None:
+            flow.best.restore(resume.state.best, resume.folder)
             trainer.args.eval_on_start = flow.evaluation_due
             trainer.train(resume_from_checkpoint=str(resume.folder))
             return
@@ -193,9 +221,19 @@ class Session:
 
     def _publish(self, context: TrainContext, model: Any) -> None:
         self._report.phase("publishing")
+    def _ends_here(self, trainer: Any, flow: Flow, resume: Resume) -> bool:
+        """Make an evaluation that was cut short: the loop makes a step before it looks at one."""
+        if flow.evaluation_due:
+            trainer.restore_finished(str(resume.folder))
+            trainer.evaluate()
+            self._stop.check()
+        return flow.ended_early
+
         spec, loaded = context.spec, context.loaded
         hashes = {
             "spec": context.checkpointer.hashes[0],
+        if spec.publish.gate is not None:
+            require_gate(spec.publish.gate, context.flow.last_metrics, context.flow.base)
             "data": context.checkpointer.hashes[1],
             "template": template_hash(loaded.tokenizer),
         }
@@ -203,7 +241,7 @@ class Session:
             name=spec.publish.name or self._launch.job_name,
             base=loaded.reference,
             kind="adapter" if spec.adapts else "full",
-            steps=self.step,
+            steps=self._published_step or self.step,
             metrics=context.flow.last_metrics,
             report=context.data.report.model_dump(),
             template_hash=hashes["template"],

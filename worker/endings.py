@@ -25,6 +25,7 @@ _BY_CODE = {
     72: FailureReason.DIVERGED,
     73: FailureReason.DISK_FULL,
     75: FailureReason.INTERRUPTED,
+    76: FailureReason.BELOW_GATE,
     143: FailureReason.INTERRUPTED,
     -15: FailureReason.INTERRUPTED,
 }

@@ -16,6 +16,7 @@ from app.db import transaction
 from app.jobs.lifecycle import TERMINAL, FailureReason, Status
 from app.settings import Settings
 from app.storage import Store
+from trainer_core.best import FOLDER as BEST
 from trainer_core.events import RunEvent
 from trainer_core.spec import Launch
 from worker.carrier import Carrier
@@ -253,7 +254,7 @@ class AttemptSupervisor:
             attempts = service.attempts_of(session, self._claim.job_id)
         for attempt_id in attempts:
             folder = work_folder(self._settings.home, attempt_id)
-            for name in (CHECKPOINTS, MODEL, UPLOADING, "resume"):
+            for name in (CHECKPOINTS, MODEL, UPLOADING, BEST, "resume"):
                 shutil.rmtree(folder / name, ignore_errors=True)
 
     def _stopped(self) -> Ending:

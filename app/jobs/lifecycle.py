@@ -52,6 +52,7 @@ class FailureReason(StrEnum):
     TRAINER_ERROR = "trainer_error"
     OUT_OF_MEMORY = "out_of_memory"
     DIVERGED = "diverged"
+    BELOW_GATE = "below_gate"
     DISK_FULL = "disk_full"
     INTERRUPTED = "interrupted"
     KILLED = "killed"
@@ -86,6 +87,7 @@ RULES: dict[FailureReason, Rule] = {
     FailureReason.TRAINER_ERROR: Rule(retried=False, turn="owner"),
     FailureReason.OUT_OF_MEMORY: Rule(retried=False, turn="owner"),
     FailureReason.DIVERGED: Rule(retried=False, turn="owner"),
+    FailureReason.BELOW_GATE: Rule(retried=False, turn="owner"),
     FailureReason.DISK_FULL: Rule(retried=True, turn="operator", machine=True),
     FailureReason.INTERRUPTED: Rule(retried=True, turn="operator"),
     FailureReason.KILLED: Rule(retried=True, turn="owner", machine=True),

@@ -99,6 +99,8 @@ OPEN = {
     "training.neftune_noise_alpha", "evaluation.steps", "evaluation.max_samples",
     "checkpoint.save_steps", "checkpoint.resume", "tracking.mlflow.run_name", "publish.name",
     "data.train", "adapter", "quantization", "publish.max_merge_drift",
+    "checkpoint.metric_for_best_model", "checkpoint.greater_is_better",
+    "checkpoint.early_stopping", "publish.gate",
 }  # fmt: skip
 
 

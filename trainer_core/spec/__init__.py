@@ -21,7 +21,15 @@ from trainer_core.spec.data import Data, DataFormat, DataSource, SplitRatio
 from trainer_core.spec.launch import Launch, Paths
 from trainer_core.spec.model import ModelRef
 from trainer_core.spec.quantization import Quantization
-from trainer_core.spec.results import Checkpoint, Evaluation, MlflowTracking, Publish, Tracking
+from trainer_core.spec.results import (
+    Checkpoint,
+    EarlyStopping,
+    Evaluation,
+    Gate,
+    MlflowTracking,
+    Publish,
+    Tracking,
+)
 from trainer_core.spec.task import TaskSpec
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
@@ -44,8 +52,10 @@ __all__ = [
     "DataSource",
     "Distributed",
     "DpoTask",
+    "EarlyStopping",
     "Evaluation",
     "FreezeAdapter",
+    "Gate",
     "GrpoTask",
     "Ia3Adapter",
     "KtoTask",

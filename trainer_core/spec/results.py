@@ -2,17 +2,24 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from trainer_core.spec.base import MOST, Name, Strict
 
+MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/@-]{0,127}$")]
+
 
 class Evaluation(Strict):
-    """Loss on the validation rows; has no effect without them."""
+    """What is measured on the validation rows; has no effect without them."""
 
     strategy: Literal["auto", "no", "steps", "epoch"] = "auto"
     steps: int | None = Field(None, ge=1, le=MOST)
     max_samples: int | None = Field(None, ge=1, le=MOST)
+    compare_base: bool = Field(
+        False,
+        description="Measure the model before the first step too, so that what training changed "
+        "is known.",
+    )
 
     @model_validator(mode="after")
     def _steps_belong_to_their_strategy(self) -> "Evaluation":
@@ -23,13 +30,34 @@ class Evaluation(Strict):
         return self
 
 
+class EarlyStopping(Strict):
+    """When training ends before its last step; names as in Transformers' EarlyStoppingCallback."""
+
+    patience: int = Field(
+        3, ge=1, le=10_000, description="Evaluations in a row that bring no improvement."
+    )
+    threshold: float = Field(
+        0.0, ge=0, le=1e6, description="What must be gained on the best value to be one."
+    )
+
+
 class Checkpoint(Strict):
-    """When the whole state is saved, and how much of it is kept."""
+    """When the whole state is saved, how much of it is kept, and which model is published."""
 
     save_strategy: Literal["steps", "epoch", "no"] = "steps"
     save_steps: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST)] = "auto"
     save_total_limit: int = Field(2, ge=2, le=1000)
     resume: Literal["auto", "never"] = "auto"
+    load_best_model_at_end: bool = Field(
+        False, description="Publish the best evaluation's weights instead of the last step's."
+    )
+    metric_for_best_model: MetricName | None = Field(
+        None, description="What is compared, such as `loss` or `accuracy`. Default: `loss`."
+    )
+    greater_is_better: bool | None = Field(
+        None, description="Default: as the metric is; losses and errors are better when lower."
+    )
+    early_stopping: EarlyStopping | None = None
 
 
 class MlflowTracking(Strict):
@@ -48,6 +76,25 @@ class Tracking(Strict):
     mlflow: MlflowTracking = MlflowTracking()
 
 
+class Gate(Strict):
+    """What a model must reach to be published; measured on the validation rows."""
+
+    metric: MetricName = Field(description="Such as `loss` or `accuracy`.")
+    threshold: float | None = Field(
+        None, description="The value to reach: at least, or at most where lower is better."
+    )
+    min_improvement: float | None = Field(
+        None,
+        description="What must be gained on the model before the first step; 0: not be worse.",
+    )
+
+    @model_validator(mode="after")
+    def _demands_something(self) -> "Gate":
+        if self.threshold is None and self.min_improvement is None:
+            raise ValueError("it demands nothing: give `threshold`, `min_improvement` or both")
+        return self
+
+
 class Publish(Strict):
     """What becomes of the finished model."""
 
@@ -63,4 +110,7 @@ class Publish(Strict):
         description="Largest change that merging may make to a logit, as a share of the largest "
         "logit; above it the adapter is published alone, with a warning. Default: 0.001 for a base "
         "in fp32, 0.05 for one in 16 bits.",
+    )
+    gate: Gate | None = Field(
+        None, description="A model that does not reach it is not published, and the job fails."
     )

@@ -50,7 +50,7 @@ FACTS = TaskFacts(
             "eval_mean_token_accuracy": "validation token accuracy",
         },
     ),
-    metrics=("perplexity",),
+    metrics=("mean_token_accuracy", "perplexity"),
     over_length=(*OVER_LENGTH, "split"),
 )
 

@@ -45,7 +45,7 @@ FACTS = TaskFacts(
             "eval_mean_token_accuracy": "validation token accuracy",
         },
     ),
-    metrics=("kl",),
+    metrics=("mean_token_accuracy", "kl"),
     frozen_copies=_frozen_copies,
 )
 _CONVERSATIONS_ONLY = ("assistant", "last_assistant", "completion")

@@ -1,0 +1,28 @@
+"""Names of what is measured on validation rows, and which way each is better."""
+
+from trainer_core.spec import TrainSpec
+from trainer_core.task import task_of
+
+_LOWER = frozenset(
+    {
+        "loss",
+        "perplexity",
+        "mse",
+        "mae",
+        "kl",
+        "entropy",
+        "frac_reward_zero_std",
+        "clip_ratio/region_mean",
+        "completions/clipped_ratio",
+    }
+)
+
+
+def greater_is_better(metric: str) -> bool:
+    """Whether a higher value is the better one; losses and errors are better when lower."""
+    return metric not in _LOWER
+
+
+def known_metrics(spec: TrainSpec) -> tuple[str, ...]:
+    """What a run of this spec can measure, without `eval_`; the rows decide what it does."""
+    return ("loss", *task_of(spec).FACTS.metrics)
