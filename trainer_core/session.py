@@ -151,9 +151,9 @@ class Session:
             transformer_of(loaded.model), spec.training.optim, values_beside(spec)
         )
         flow.checkpointer = checkpointer
+        flow.best = best_of(spec, self._work)
         self._flow = flow
         use_cpu = not self._launch.devices
-        flow.best = best_of(spec, self._work)
         frozen = partial(
             backend_of(spec).load_frozen, spec, paths=self._launch.paths, secrets=self._secrets
         )
@@ -173,13 +173,11 @@ class Session:
                 else:
                     self._go_on(trainer, context.flow, resume)
             self._stop.check()
+            self._take_best(trainer, context.flow)
         finally:
             context.checkpointer.clear_staging()
-            self._take_best(trainer, context.flow)
         return trainer.model
 
-    def _go_on(self, trainer: Any, flow: Flow, resume: Resume) -> None:
-        if resume.state.revision != flow.revision:
     def _begin(self, trainer: Any, context: TrainContext) -> None:
         if context.spec.evaluation.compare_base:
             trainer.evaluate()
@@ -199,18 +197,20 @@ class Session:
             " is the best of all evaluations"
         )
 
+    def _go_on(self, trainer: Any, flow: Flow, resume: Resume) -> None:
+        if resume.state.revision != flow.revision:
             raise InvalidSpec(
                 "cannot resume: the model on the hub has changed since; set model.revision to"
                 f" {resume.state.revision}, or start from scratch with checkpoint.resume: never",
                 "model.revision",
             )
         flow.restore(resume.step, resume.state)
+        if flow.best is not None:
+            flow.best.restore(resume.state.best, resume.folder)
         self._report.emit("resumed", step=resume.step)
         if resume.step < total_steps(trainer) and not flow.ended_early:
             if flow.best is not None and self._ends_here(trainer, flow, resume):
                 return
-        if flow.best is not None:
-            flow.best.restore(resume.state.best, resume.folder)
             trainer.args.eval_on_start = flow.evaluation_due
             trainer.train(resume_from_checkpoint=str(resume.folder))
             return
@@ -219,8 +219,6 @@ class Session:
         if flow.evaluation_due:
             trainer.evaluate()
 
-    def _publish(self, context: TrainContext, model: Any) -> None:
-        self._report.phase("publishing")
     def _ends_here(self, trainer: Any, flow: Flow, resume: Resume) -> bool:
         """Make an evaluation that was cut short: the loop makes a step before it looks at one."""
         if flow.evaluation_due:
@@ -229,11 +227,13 @@ class Session:
             self._stop.check()
         return flow.ended_early
 
+    def _publish(self, context: TrainContext, model: Any) -> None:
+        self._report.phase("publishing")
         spec, loaded = context.spec, context.loaded
-        hashes = {
-            "spec": context.checkpointer.hashes[0],
         if spec.publish.gate is not None:
             require_gate(spec.publish.gate, context.flow.last_metrics, context.flow.base)
+        hashes = {
+            "spec": context.checkpointer.hashes[0],
             "data": context.checkpointer.hashes[1],
             "template": template_hash(loaded.tokenizer),
         }
