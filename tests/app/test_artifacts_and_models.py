@@ -231,8 +231,9 @@ def test_checkpoints_are_listed_newest_attempt_first(api: Api) -> None:
         for step in (4, 8):
             api.write(
                 "INSERT INTO checkpoints (id, project_id, job_id, attempt_id, step, prefix,"
-                " manifest_sha256, size, deleted_at) VALUES (:id, 'prj_default', :j, :a, :s, 'p/',"
-                " 'abc', 10, CASE WHEN :n = 1 AND :s = 4 THEN now() END)",
+                " manifest_sha256, size, deleted_at) VALUES (:id, 'prj_default', :j, :a, :s,"
+                " 'prj_default/jobs/' || :j || '/' || :a || '/', 'abc', 10,"
+                " CASE WHEN :n = 1 AND :s = 4 THEN now() END)",
                 id=new_id("ckp"),
                 j=job,
                 a=attempt,

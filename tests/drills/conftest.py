@@ -56,7 +56,7 @@ def drill_range(root: Path, options: Options | None = None) -> Iterator[Range]:
         yield Range(world, losses)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
     """The stack of all waves that need nothing special."""
     with drill_range(tmp_path_factory.mktemp("훈련 drills")) as found:

@@ -48,6 +48,9 @@ def run_wave(ground: Range, kind: cells.Wave, record: Record) -> None:
         with wave.going_on():
             strike(ground.world, kind, wave, random.Random(f"{cells.seed()} {kind.id}"))  # noqa: S311
         wave.await_ends()
+    except BaseException:
+        wave.give_up()
+        raise
     finally:
         wave.held.release()
     outcomes = {}

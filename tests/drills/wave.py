@@ -44,7 +44,8 @@ class Case:
     """One job of a wave, in its moment."""
 
     moment: Moment
-    job_id: str = ""
+    job_id: str
+    missed: int = 0
     seconds: float = 0.0  # from the fault to the job's end
 
 
@@ -80,7 +81,7 @@ class Wave:
 
     # -- what is submitted ----------------------------------------------------------------------
 
-    def spec(self, moment: Moment) -> dict[str, Any]:
+    def spec(self, moment: Moment, missed: int = 0) -> dict[str, Any]:
         """A job of a second; the one that is caught while preparing has data of its own.
 
         The one that is to be cancelled would run for ever: a cancel that comes late must count.
@@ -89,7 +90,7 @@ class Wave:
         spec = self.world.spec(
             steps=ENDLESS if endless else STEPS,
             rows="own.jsonl" if own else "rows.jsonl",
-            task={"max_length": 100 + self.number if own else 64},
+            task={"max_length": 100 + self.number + 100 * missed if own else 64},
             training={"lr_scheduler_type": "constant"},  # the loss is the same for any length
             checkpoint={"save_steps": 250 if endless else SAVE_STEPS},
             retry={"max_attempts": 6},
@@ -98,11 +99,14 @@ class Wave:
         spec["name"] = f"{moment}-{self.number}"
         return spec
 
-    def submit(self, moment: Moment) -> Case:
-        """Submit the moment's job, however often that takes; it is one job."""
-        key = f"drill-{self.number}-{moment}-{os.getpid()}"
-        job = persist(lambda: self.world.client.submit(self.spec(moment), key))
-        case = Case(moment, str(job["id"]))
+    def submit(self, moment: Moment, missed: int = 0) -> Case:
+        """Submit the moment's job, however often that takes; it is one job.
+
+        `missed`: so many before it were through their moment before they could be held.
+        """
+        key = f"drill-{self.number}-{moment}-{missed}-{os.getpid()}"
+        job = persist(lambda: self.world.client.submit(self.spec(moment, missed), key))
+        case = Case(moment, str(job["id"]), missed)
         self.cases[moment] = case
         return case
 
@@ -126,10 +130,16 @@ class Wave:
         deadline = time.monotonic() + PATIENCE
         while waiting:
             assert time.monotonic() < deadline, f"never in training: {waiting}"
-            if len(folders) < len(IN_SLOTS):
+            if set(waiting) - set(folders):
                 folders |= self._folders(set(waiting) - set(folders))
             for job_id in list(waiting):
-                trainer = self._stop_once(folders.get(job_id), '"type":"metrics"')
+                try:
+                    trainer = self._stop_once(folders.get(job_id), '"type":"metrics"')
+                except psutil.NoSuchProcess:
+                    moment = waiting.pop(job_id)
+                    again = self.submit(moment, self.cases[moment].missed + 1)
+                    waiting[again.job_id] = moment
+                    continue
                 if trainer is not None:
                     found[waiting.pop(job_id)] = trainer
             time.sleep(0.002)
@@ -144,11 +154,12 @@ class Wave:
         return {job: folder for job, folder in folders.items() if (folder / "run.json").exists()}
 
     def _stop_once(self, folder: Path | None, word: str) -> psutil.Process | None:
-        """Stop the trainer of a folder if it has said `word`."""
+        """Stop the trainer of a folder if it has said `word`; NoSuchProcess: it has ended."""
         if folder is None or not _said(folder, word):
             return None
         process = psutil.Process(json.loads((folder / "run.json").read_text())["pid"])
-        self.held.hold(process)
+        process.suspend()
+        self.held.processes.append(process)
         return process
 
     def _await_queued(self, case: Case) -> None:
@@ -168,9 +179,15 @@ class Wave:
         deadline = time.monotonic() + PATIENCE
         while not (found := self.preparing(case.job_id)):
             assert time.monotonic() < deadline, f"never prepared below {folder}"
+            if self._is_prepared(case):
+                case = self.submit("prepare", case.missed + 1)
             time.sleep(0.005)
         for process in found:
             self.held.hold(process)
+
+    def _is_prepared(self, case: Case) -> bool:
+        query = "SELECT 1 FROM jobs WHERE id = %s AND prepared_key IS NOT NULL"
+        return bool(self.world.sql(query, case.job_id))
 
     def _advance(self, trainer: psutil.Process, moment: Moment) -> None:
         """Let a trainer go on to the moment, its supervisor not having seen that yet."""
@@ -231,6 +248,13 @@ class Wave:
         for thread in self._threads:
             thread.join(PATIENCE)
             assert not thread.is_alive(), f"{thread.name} has no answer after {PATIENCE:g} s"
+
+    def give_up(self) -> None:
+        """Cancel what is still open, so that a wave that failed does not stand in others' way."""
+        self.held.release()
+        for case in list(self.cases.values()):
+            with suppress(ApiError, Unreachable):
+                self.world.client.cancel(case.job_id)
 
     def let_go(self) -> None:
         """Begin to submit and to cancel, and let all processes run; again is silent."""

@@ -1,6 +1,7 @@
 """Shared by the trainer's tests: one forking process and one set of tiny models a session."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Small:
     """Tiny models of every kind, in a folder with a space and Korean letters."""
     return Small.make(tmp_path_factory.mktemp("작은 과제"))
+
+
+@pytest.fixture(scope="module")
+def small(tiny_models: Small, tmp_path_factory: pytest.TempPathFactory) -> Small:
+    """The tiny models, with a folder for the runs of this file: names of others do not matter."""
+    return replace(tiny_models, folder=tmp_path_factory.mktemp("작은 과제"))

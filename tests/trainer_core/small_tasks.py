@@ -2,11 +2,13 @@
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.trainer_core.small_images import make_tiny_vit, write_archive
 from tests.trainer_core.tiny import SENTENCES, make_tiny_model
 
 GOOD = ["fast", "friendly", "perfect", "lovely", "great"]
@@ -17,18 +19,13 @@ THINGS = ["delivery", "shop", "parcel", "answer", "refund", "price", "service"]
 def make_tiny_bert(path: Path, *, seed: int = 0, vocabulary: int = 400, **config: Any) -> Path:
     """Write a random BERT without a head (about 40,000 parameters) and a WordPiece tokenizer."""
     import torch
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary, special_tokens=specials, show_progress=False
-    )
-    words = [*SENTENCES, " ".join([*GOOD, *BAD, *THINGS, "the", "was", "is", "and"])]
-    tokenizer.train_from_iterator(words * 3, trainer)
+    normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    vocabulary_of = _word_pieces(normalizer, splitter, vocabulary)
+    tokenizer = Tokenizer(models.WordPiece(vocabulary_of, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -48,6 +45,18 @@ def make_tiny_bert(path: Path, *, seed: int = 0, vocabulary: int = 400, **config
     model.save_pretrained(path)
     wrapped.save_pretrained(path)
     return path
+
+
+def _word_pieces(normalizer: Any, splitter: Any, size: int) -> dict[str, int]:
+    """Special tokens, letters and the commonest words, always the same: the library's own trainer
+    breaks ties by chance."""
+    text = " ".join([*SENTENCES, *GOOD, *BAD, *THINGS, "the", "was", "is", "and"])
+    words = [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+    letters = sorted(set("".join(words)))
+    common = sorted(Counter(words).items(), key=lambda each: (-each[1], each[0]))
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters)]
+    pieces += [word for word, _ in common if word not in letters]
+    return {piece: number for number, piece in enumerate(pieces[:size])}
 
 
 def opinion(rng: random.Random) -> tuple[str, bool]:
@@ -108,6 +117,13 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     return path
 
 
+def write_any(stem: Path, rows: list[dict[str, Any]]) -> Path:
+    """A JSONL file, or an archive for rows that bring files."""
+    if "files" in rows[0]:
+        return write_archive(stem.with_name(f"{stem.name}.zip"), rows)
+    return write_rows(stem.with_name(f"{stem.name}.jsonl"), rows)
+
+
 @dataclass(frozen=True)
 class Small:
     """Tiny models in one folder; `launch` puts a run of any task together."""
@@ -115,6 +131,7 @@ class Small:
     folder: Path
     bert: Path
     llama: Path
+    vit: Path
 
     @classmethod
     def make(cls, folder: Path) -> "Small":
@@ -122,6 +139,7 @@ class Small:
             folder,
             make_tiny_bert(folder / "bert"),
             make_tiny_model(folder / "llama", attention_dropout=0.1),
+            make_tiny_vit(folder / "vit"),
         )
 
     def launch(
@@ -134,16 +152,17 @@ class Small:
     ) -> dict[str, Any]:
         """A launch with its work folder `name`; `changes` go into the spec, block by block.
 
-        A BERT is trained for `text_classification`, `mlm` and `sentence_transformer`, a Llama for
-        all others, two epochs of batches of 4 with a learning rate of 0.01.
+        A BERT is trained for `text_classification`, `mlm` and `sentence_transformer`, a ViT for
+        `image_classification`, a Llama for all others, two epochs of batches of 4 with a learning
+        rate of 0.01. Rows with `files` come in an archive with them.
         """
-        is_encoder = task["type"] in ("text_classification", "mlm", "sentence_transformer")
-        train = write_rows(self.folder / "rows" / f"{name}.jsonl", rows)
+        train = write_any(self.folder / "rows" / name, rows)
         data: dict[str, Any] = {"train": [{"source": "folder", "path": str(train)}]}
         if validation is not None:
-            path = write_rows(self.folder / "rows" / f"{name}-validation.jsonl", validation)
+            path = write_any(self.folder / "rows" / f"{name}-validation", validation)
             data["validation"] = [{"source": "folder", "path": str(path)}]
-        model = self.bert if is_encoder else self.llama
+        encoders = dict.fromkeys(("text_classification", "mlm", "sentence_transformer"), self.bert)
+        model = (encoders | {"image_classification": self.vit}).get(task["type"], self.llama)
         spec: dict[str, Any] = {
             "task": task,
             "model": {"source": "folder", "name_or_path": str(model)},

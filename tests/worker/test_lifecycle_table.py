@@ -95,6 +95,7 @@ def world(
     (tmp_path / "data" / "rows.jsonl").write_text('{"text": "one"}\n')
     monkeypatch.setenv("POLAR_AUTH", "none")
     monkeypatch.setenv("POLAR_FAKE_TARGET", "true")
+    monkeypatch.setenv("POLAR_PREPARE_SLOTS", "1000")  # one host prepares for all requests here
     monkeypatch.setenv("POLAR_MODEL_FOLDERS", f'["{tmp_path}"]')
     monkeypatch.setenv("POLAR_DATA_FOLDERS", f'["{tmp_path}"]')
     forget()
