@@ -1,5 +1,6 @@
 """Real services for the tests, started at most once per session and only when asked for."""
 
+import os
 import secrets
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,16 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:
         last = report.longreprtext.splitlines()[-30:]
         print("", report.nodeid, report.when, *last, sep="\n", file=sys.__stdout__, flush=True)
+
+
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """Libraries set variables when they are imported or run here; no other test is to see them."""
+    before = dict(os.environ)
+    yield
+    if dict(os.environ) != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.fixture(scope="session")
