@@ -3,6 +3,8 @@
 While it is written it has another name, so whatever carries the name that was asked for is whole.
 """
 
+import fcntl
+import glob
 import hashlib
 import io
 import os
@@ -10,7 +12,7 @@ import secrets
 import shutil
 import tarfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -21,6 +23,7 @@ from polar.backup.manifest import MANIFEST, SEAL, Entry, Manifest
 
 CHUNK = 1 << 20
 _LONGEST_MANIFEST = 2**31
+_NAMED = 60  # characters of a back-up's name that its draft carries: names have 255 bytes
 
 
 class Measured(io.RawIOBase):
@@ -124,8 +127,9 @@ class TarWriter:
 class Draft:
     """A back-up that is being written: files first, then the manifest."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, scratch: Path) -> None:
         self._writer = writer
+        self.scratch = scratch  # a folder for what is on its way into it
         self.files: list[Entry] = []
 
     def add(self, name: str, size: int, blocks: Iterable[bytes], key: str | None = None) -> Entry:
@@ -176,17 +180,52 @@ def drafted(target: Path) -> Iterator[Draft]:
     there is something already.
     """
     target = target.absolute()
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+    if is_there(target):
         raise BackupFailed(f"{target} exists already; name a new file or folder")
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name[:80]}.{secrets.token_hex(4)}.partial")
+    remove_drafts(target)
     writer = TarWriter if target.suffix == ".tar" else FolderWriter
-    try:
-        yield Draft(writer(draft))
+    with _working_folder(target) as folder:
+        draft = folder / "draft"
+        yield Draft(writer(draft), folder)
         draft.replace(target)
         sync_folder(target.parent)
+
+
+def is_there(target: Path) -> bool:
+    """Say whether something is at `target`; an empty folder is nothing."""
+    return target.exists() and not (target.is_dir() and not any(target.iterdir()))
+
+
+@contextmanager
+def _working_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside `target` that is locked as long as the block lasts."""
+    folder = target.with_name(f".{target.name[:_NAMED]}.{secrets.token_hex(4)}.partial")
+    try:
+        folder.mkdir(mode=0o700)
+        with _lock_on(folder):
+            yield folder
     finally:
-        remove(draft)
+        remove(folder)
+
+
+def remove_drafts(target: Path) -> None:
+    """Remove what killed back-ups to this target have left: nobody holds their locks."""
+    name = glob.escape(target.name[:_NAMED])
+    for left in target.parent.glob(f".{name}.????????.partial"):
+        with suppress(OSError), _lock_on(left):
+            remove(left)
+
+
+@contextmanager
+def _lock_on(path: Path) -> Iterator[None]:
+    """Hold the lock of a file or folder; raises OSError when someone else does."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def remove(path: Path) -> None:

@@ -4,9 +4,11 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -15,13 +17,14 @@ from polar.backup.errors import BackupFailed
 from polar.backup.objects import StoreAddress
 from polar.stack import spawn
 from polar.stack.home import Home
-from polar.stack.ports import free_ports
+from polar.stack.ports import quiet_ports
 from polar.stack.processes import PORTS, Stack
-from polar.stack.services import Postgres, ServiceFailed, wait_ready
+from polar.stack.services import Postgres, SeaweedFS, ServiceFailed, wait_ready
 from polar.stack.state import running_state
 
 EXTERNAL = "POLAR_DATABASE_URL"
 START_TIMEOUT = 120.0
+START_TRIES, PAUSE = 4, 1.0
 _NOBODY_LISTENS = "redis://127.0.0.1:1/0"
 
 
@@ -107,6 +110,29 @@ def _other_database(url: str, name: str) -> str:
     return f"{base.rpartition('/')[0]}/{name}" + (f"?{query}" if query else "")
 
 
+def refuse_nested(target: Path, home: Path) -> None:
+    """Raise BackupFailed for a back-up inside the data folder, or the other way round.
+
+    Looked at as files, not as names: links and mounts lead to the same place.
+    """
+    target = target.absolute()
+    if contains(home, target):
+        raise BackupFailed(
+            f"{target} is in the data folder {home}: what is lost with that would take the back-up "
+            "along; name a place outside of it, best on another disk"
+        )
+    if contains(target, home):
+        raise BackupFailed(f"the data folder {home} is in {target}: name a place outside of it")
+
+
+def contains(outer: Path, inner: Path) -> bool:
+    """Say whether `inner` is, or would be, at or below `outer`."""
+    if not outer.exists():
+        return False
+    resolved = inner.resolve()
+    return any(each.exists() and each.samefile(outer) for each in (resolved, *resolved.parents))
+
+
 @contextmanager
 def installation(home: Home) -> Iterator[Place]:
     """Find what is to be backed up: what POLAR_DATABASE_URL names, or else the stack of `home`.
@@ -133,13 +159,17 @@ def installation(home: Home) -> Iterator[Place]:
         yield Place.of_stack(Stack(home, ports, running.identity))
     elif (home.path / "postgres" / "PG_VERSION").exists():
         home.lay()
-        with home.claimed(), services(home) as stack:
+        with home.claimed("polar backup"), services(home) as stack:
             yield Place.of_stack(stack)
     else:
         raise BackupFailed(
             f"there is no installation in {home.path}: set POLAR_HOME to its data folder, or "
             f"{EXTERNAL} and the S3 variables to its services"
         )
+
+
+class ServiceEnded(ServiceFailed):
+    """A service ended at its start; another try, on other ports, may do better."""
 
 
 @contextmanager
@@ -151,18 +181,40 @@ def services(
     `before_start` is called with the server that is about to start. Raises BackupFailed.
     """
     home.lay()
-    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
-    stack = Stack(home, ports, f"backup-{secrets.token_hex(4)}")
     try:
         with ExitStack() as running:
-            stack.postgres.prepare()
-            before_start(stack.postgres)
-            stack.s3.prepare()
-            for name, service in (("postgres", stack.postgres), ("s3", stack.s3)):
-                command = service.command()
-                process = spawn.start(command, home.log(f"backup-{name}"))
-                running.callback(spawn.stop, process, command, 60.0)
-                wait_ready(service.is_ready, name, START_TIMEOUT)
+            for left in reversed(range(START_TRIES)):
+                ports = dict(zip(PORTS, quiet_ports(len(PORTS)), strict=True))
+                stack = Stack(home, ports, f"backup-{secrets.token_hex(4)}")
+                try:
+                    with ExitStack() as starting:
+                        _start(stack, before_start, starting)
+                        running.push(starting.pop_all())
+                    break
+                except ServiceEnded:  # its port was stolen, or a killed one's processes still end
+                    if not left:
+                        raise
+                    time.sleep(PAUSE)
             yield stack
     except ServiceFailed as failure:
         raise BackupFailed(str(failure)) from failure
+
+
+def _start(stack: Stack, before_start: Callable[[Postgres], None], starting: ExitStack) -> None:
+    """Start database and store; `starting` stops them. Raises ServiceFailed."""
+    stack.postgres.prepare()
+    before_start(stack.postgres)
+    stack.s3.prepare()
+    for name, service in (("postgres", stack.postgres), ("s3", stack.s3)):
+        command, log = service.command(), stack.home.log(f"backup-{name}")
+        process = spawn.start(command, log)
+        starting.callback(spawn.stop, process, command, 60.0)
+        wait_ready(partial(_answers, service, name, log, process), name, START_TIMEOUT)
+
+
+def _answers(
+    service: Postgres | SeaweedFS, name: str, log: Path, process: subprocess.Popen[bytes]
+) -> bool:
+    if (code := process.poll()) is not None:
+        raise ServiceEnded(f"{name} ended with code {code} at its start: see {log}")
+    return service.is_ready()

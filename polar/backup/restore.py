@@ -9,11 +9,12 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from polar.backup import database, seal
-from polar.backup.archive import Archive, sync_folder
+from polar.backup.archive import Archive, remove, sync_folder
 from polar.backup.errors import BackupFailed, Damaged
 from polar.backup.manifest import (
     DATABASE,
@@ -27,9 +28,9 @@ from polar.backup.manifest import (
     Manifest,
 )
 from polar.backup.objects import Bucket
-from polar.backup.places import Place, services
+from polar.backup.places import Place, contains, services
 from polar.backup.take import Tell, mlflow_version
-from polar.stack.home import Home
+from polar.stack.home import Home, in_use
 from polar.stack.processes import Stack
 from polar.stack.services import Postgres, postgres_binaries
 
@@ -74,46 +75,84 @@ def _major(version: str) -> tuple[int, ...]:
     return tuple(numbers[:1] if numbers[0] else numbers)
 
 
-def refuse_filled(home: Home) -> None:
-    """Raise BackupFailed unless the folder is empty or absent."""
-    if home.restoring.exists():
+@contextmanager
+def alone(home: Home, source: Path) -> Iterator[None]:
+    """Hold an empty or absent folder for a restore; nothing else of ours begins to fill it.
+
+    It is left as it was, but for what `restore` has put into it. What a killed restore left of its
+    draft is removed. Raises BackupFailed for any other folder, and AlreadyRunning.
+    """
+    if contains(source, home.path):
+        raise BackupFailed(f"{home.path} is in the back-up itself: name another folder with --home")
+    if who := home.holder():
+        raise BackupFailed(in_use(home.path, who))
+    _refuse_filled(home)
+    existed = home.path.exists()
+    try:
+        home.run.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with home.claimed("polar restore", restoring=True):
+            _refuse_filled(home)  # again: from now on it stays so
+            remove(home.restoring)
+            try:
+                yield
+            finally:
+                home.lock.unlink(missing_ok=True)  # while it is held
+    finally:
+        with suppress(OSError):  # someone else's by now, or restored
+            home.run.rmdir()
+            if not existed:
+                home.path.rmdir()
+
+
+def _refuse_filled(home: Home) -> None:
+    """Raise BackupFailed unless the folder is empty, absent, or holds a killed restore's draft."""
+    if not home.path.exists():
+        return
+    names = {path.name for path in home.path.iterdir()} if home.path.is_dir() else {home.path.name}
+    if home.run.is_dir() and {path.name for path in home.run.iterdir()} <= {home.lock.name}:
+        names.discard(home.run.name)
+    if home.restoring.name in names and len(names) > 1:
         raise BackupFailed(
             f"an earlier restore into {home.path} did not end: delete that folder and restore again"
         )
-    if home.path.exists() and (not home.path.is_dir() or any(home.path.iterdir())):
+    if names - {home.restoring.name}:
         raise BackupFailed(f"{home.path} is not empty; name a new or an empty folder with --home")
 
 
 def restore(archive: Archive, home: Home, passphrase: str | None, tell: Tell) -> int:
     """Restore a back-up that was checked; returns how many attempts will be taken up again.
 
-    Raises BackupFailed and OSError; the folder is then as it was.
+    Call it only while the folder is held by `alone`. Raises BackupFailed and OSError; the folder is
+    then as it was.
     """
-    existed = home.path.exists()
     draft = Home(home.restoring)
-    draft.path.mkdir(parents=True, mode=0o700)
+    draft.path.mkdir(mode=0o700)
+    moved: list[Path] = []
     try:
         seal.lay(_secrets(archive, passphrase), draft.secrets)
         _folder(archive, draft)
         live = _load(archive, draft, tell)
         for name in ("run", "logs"):
             shutil.rmtree(draft.path / name)
-        for path in sorted(draft.path.iterdir()):
-            path.rename(home.path / path.name)
+        _move_up(draft.path, home.path, moved)
         sync_folder(home.path)
-        draft.path.rmdir()
         home.path.chmod(0o700)
+        draft.path.rmdir()
     except BaseException:
-        _undo(home.path, keep=existed)
+        for path in (*moved, draft.path):
+            remove(path)
         raise
     return live
 
 
-def _undo(home: Path, *, keep: bool) -> None:
-    for path in home.iterdir():
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-    if not keep:
-        home.rmdir()
+def _move_up(draft: Path, home: Path, moved: list[Path]) -> None:
+    """Move what is restored to where it belongs; `moved` says what was, however it ends."""
+    for path in sorted(draft.iterdir()):
+        place = home / path.name
+        if place.exists():
+            raise BackupFailed(f"{place} has come into the folder meanwhile")
+        moved.append(place)
+        path.rename(place)
 
 
 def _secrets(archive: Archive, passphrase: str | None) -> dict[str, str]:

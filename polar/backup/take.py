@@ -7,7 +7,6 @@ until it is copied; MLflow is never behind what our database knows of it.
 
 import importlib.metadata
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -66,17 +65,13 @@ def take(place: Place, target: Path, passphrase: str | None, tell: Tell) -> Take
 
     Raises BackupFailed and OSError; nothing is left at `target` then.
     """
-    with (
-        drafted(target) as draft,
-        tempfile.TemporaryDirectory(prefix=".backup-", dir=target.absolute().parent) as scratch,
-        database.hold(place.database_url) as hold,
-    ):
+    with drafted(target) as draft, database.hold(place.database_url) as hold:
         taken_at = datetime.now(UTC)
         with database.snapshot(place.database_url) as snapshot:
             references = _references(place, snapshot)
-            _dump(draft, place.database_url, Path(scratch) / DATABASE, tell, snapshot)
+            _dump(draft, place.database_url, DATABASE, tell, snapshot)
         if place.tracking_url:
-            _dump(draft, place.tracking_url, Path(scratch) / TRACKING, tell, None)
+            _dump(draft, place.tracking_url, TRACKING, tell, None)
         copy = _Copy(draft, Bucket(place.store), hold, manifests_of(references), tell)
         copy.all(references)
         hold.check()
@@ -117,8 +112,8 @@ def _references(place: Place, snapshot: Snapshot) -> list[Reference]:
     return [Reference.model_validate_json(line) for line in lines]
 
 
-def _dump(draft: Draft, url: str, scratch: Path, tell: Tell, snapshot: Snapshot | None) -> None:
-    name = scratch.name
+def _dump(draft: Draft, url: str, name: str, tell: Tell, snapshot: Snapshot | None) -> None:
+    scratch = draft.scratch / name
     tries = 1 if snapshot else MIGRATING  # MLflow changes its tables when it starts
     for left in reversed(range(tries)):
         try:

@@ -1,6 +1,7 @@
 """`polar backup` and `polar restore`: an installation in a file or folder, and out of it again."""
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -9,18 +10,19 @@ import typer
 from rich.markup import escape
 
 from polar.backup import seal
-from polar.backup.archive import Archive
+from polar.backup.archive import Archive, is_there
 from polar.backup.errors import BackupFailed
 from polar.backup.manifest import SEALED_SECRETS, SECRETS, Manifest
-from polar.backup.places import Place, installation
-from polar.backup.restore import check, refuse_filled, refuse_other_versions
+from polar.backup.places import Place, installation, refuse_nested
+from polar.backup.restore import alone, check, refuse_other_versions
 from polar.backup.restore import restore as restore_archive
 from polar.backup.take import Taken, lines, megabytes, take
+from polar.commands.ending import Ended, ended, told_to_end
 from polar.commands.screen import fail, out
-from polar.stack.home import AlreadyRunning, Home, default_home
+from polar.stack.home import Home, Unusable, default_home
 from polar.stack.services import ServiceFailed
 
-_FAILURES = (BackupFailed, ServiceFailed, AlreadyRunning, OSError, psycopg.Error)
+_FAILURES = (BackupFailed, ServiceFailed, Unusable, OSError, psycopg.Error)
 _SHOWN = 10
 PassphraseFile = Annotated[
     Path | None,
@@ -41,15 +43,18 @@ def backup(
     and the S3 variables in the environment, the services that they name are backed up instead.
     """
     began = time.monotonic()
+    home = Home(default_home())
     try:
+        refuse_nested(target, home.path)
         passphrase = seal.read_passphrase(passphrase_file) if passphrase_file else None
-        with installation(Home(default_home())) as place:
+        with told_to_end(), installation(home) as place:
             out.print(_source(place))
             taken = take(place, target, passphrase, lines(_show))
     except _FAILURES as failure:
         raise fail(str(failure)) from None
-    except KeyboardInterrupt:
-        raise fail("stopped; nothing was written", 130) from None
+    except Ended as end:
+        left = f"the back-up at {target} is whole" if is_there(target) else "nothing was written"
+        raise ended(end, left) from None
     _tell(taken, target, time.monotonic() - began)
 
 
@@ -128,20 +133,21 @@ def restore(
     try:
         archive = Archive(source)
         refuse_other_versions(archive.manifest)
-        if not only_check:
-            refuse_filled(target)
-        check(archive, tell)
-        for line in _contents(archive.manifest):
-            out.print(f"  [green]✓[/] {line}", soft_wrap=True)
-        if only_check:
-            out.print(f"[bold green]whole[/], taken at {archive.manifest.taken_at:%F %T} UTC")
-            return
-        passphrase = seal.read_passphrase(passphrase_file) if passphrase_file else None
-        live = restore_archive(archive, target, passphrase, tell)
+        with told_to_end(), nullcontext() if only_check else alone(target, source):
+            check(archive, tell)
+            for line in _contents(archive.manifest):
+                out.print(f"  [green]✓[/] {line}", soft_wrap=True)
+            if only_check:
+                out.print(f"[bold green]whole[/], taken at {archive.manifest.taken_at:%F %T} UTC")
+                return
+            passphrase = seal.read_passphrase(passphrase_file) if passphrase_file else None
+            live = restore_archive(archive, target, passphrase, tell)
     except _FAILURES as failure:
         raise fail(str(failure)) from None
-    except KeyboardInterrupt:
-        raise fail("stopped; the folder is as it was", 130) from None
+    except Ended as end:
+        whole = (target.path / "postgres").exists()
+        left = f"{target.path} is restored" if whole else f"{target.path} is as it was"
+        raise ended(end, left) from None
     _tell_restored(target, live, time.monotonic() - began)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from polar.commands.screen import fail, out
-from polar.commands.stack import attend, follow_start
+from polar.commands.stack import attend, follow_start, refuse_held
 from polar.stack.control import StackFailed, launch_host
 from polar.stack.home import Home, default_home
 from polar.stack.joined import ADDRESSES, addresses, check, key_file
@@ -28,8 +28,7 @@ def join(
     environment or in polar.toml; polar down ends it.
     """
     home = Home(default_home())
-    if running_state(home) is not None:
-        raise fail(f"something runs on {home.path} already: polar status, polar down")
+    refuse_held(home)
     try:
         check(addresses(os.environ, home.settings()))
         guard = launch_host(home, attached=not detach)

@@ -19,8 +19,8 @@ from polar.commands.stack import down, start, welcome
 from polar.connection import connect
 from polar.follow import follow
 from polar.manifest import Mismatch, verify
+from polar.stack.control import Door
 from polar.stack.home import Home, default_home
-from polar.stack.ports import LOOPBACK
 from polar.stack.state import running_state
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -69,7 +69,7 @@ def stack_up(home: Home, *, attached: bool) -> None:
     if state is not None and state.phase == "ready":
         out.print(f"  already running at {state.url}")
         return
-    state = start(home, LOOPBACK, no_auth=False, attached=attached)
+    state = start(home, Door(), attached=attached)
     welcome(home, state, detached=not attached)
 
 

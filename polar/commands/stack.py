@@ -13,11 +13,11 @@ import typer
 from rich.table import Table
 
 from polar.commands.screen import fail, out, visible
-from polar.stack.control import StackFailed, launch, progress
+from polar.stack.control import Door, StackFailed, launch, progress
 from polar.stack.control import stop as stop_stack
-from polar.stack.home import API_PORT, Home, default_home
+from polar.stack.home import API_PORT, Home, default_home, in_use
 from polar.stack.ports import LOOPBACK
-from polar.stack.state import ProcessState, StackState, running_state
+from polar.stack.state import ProcessState, StackState, pid_of, running_state
 
 SIGNS = {
     "ready": "[green]✓[/]",
@@ -39,6 +39,10 @@ def up(
     listen: Annotated[
         str, typer.Option(help="Address for the API; others than loopback require keys.")
     ] = LOOPBACK,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port for the API, this one or none; else a free one."),
+    ] = None,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Answer without a key; on loopback only.")
     ] = False,
@@ -47,22 +51,43 @@ def up(
     home = Home(default_home())
     running = running_state(home)
     if running is not None:
-        if running.role == "host":
-            raise fail(f"a host of another service runs on {home.path}: polar down stops it")
-        out.print(f"already running: {running.url}  ([dim]polar status[/], [dim]polar down[/])")
+        say_running(home, running)
         return
-    state = start(home, listen, no_auth=no_auth, attached=not detach)
+    door = Door(listen, "none" if no_auth else "keys", port)
+    state = start(home, door, attached=not detach)
     welcome(home, state, detached=detach)
     if not detach:
         attend(home)
 
 
-def start(home: Home, listen: str, *, no_auth: bool, attached: bool) -> StackState:
+def say_running(home: Home, running: StackState) -> None:
+    """Say that a stack runs already; ends the command with an error when it isn't ready."""
+    pid = pid_of(running)
+    if running.role == "host":
+        raise fail(f"a host of another service runs on {home.path}, pid {pid}: polar down stops it")
+    if running.phase != "ready":
+        raise fail(
+            f"a stack is {running.phase} on {home.path} already, pid {pid}: wait until "
+            "polar status says ready, or polar down"
+        )
+    out.print(
+        f"already running: {running.url}, pid {pid}  ([dim]polar status[/], [dim]polar down[/])"
+    )
+
+
+def refuse_held(home: Home) -> None:
+    """End the command when someone works on the data folder."""
+    if who := home.holder():
+        raise fail(in_use(home.path, who))
+
+
+def start(home: Home, door: Door, *, attached: bool) -> StackState:
     """Start the stack and show how it comes up; ends the command when it doesn't."""
-    if no_auth and listen not in (LOOPBACK, "localhost", "::1"):
-        raise fail(f"--no-auth would open the service to everyone who reaches {listen}")
+    if door.auth == "none" and door.host not in (LOOPBACK, "localhost", "::1"):
+        raise fail(f"--no-auth would open the service to everyone who reaches {door.host}")
+    refuse_held(home)
     try:
-        guard = launch(home, listen, "none" if no_auth else "keys", attached=attached)
+        guard = launch(home, door, attached=attached)
     except StackFailed as failure:
         raise fail(str(failure)) from None
     return follow_start(home, guard)
@@ -121,7 +146,7 @@ def welcome(home: Home, state: StackState, *, detached: bool) -> None:
     """Say where the service is and how to use it."""
     port = state.url.rpartition(":")[2]
     if port != str(API_PORT):
-        out.print(f"[yellow]port {API_PORT} is taken; the API listens on {port}[/]")
+        out.print(f"[yellow]the API listens on port {port}[/]")
     out.print(f"\n[bold green]POLAR is up[/]  {state.url}   [dim]data in {home.path}[/]")
     if state.auth == "keys":
         key_file = home.secrets / "api-key"
@@ -165,6 +190,8 @@ def down() -> None:
         stopped = stop_stack(home)
     except StackFailed as failure:
         raise fail(str(failure)) from None
+    if not stopped:
+        refuse_held(home)
     out.print(f"stopped in {time.monotonic() - began:.1f} s" if stopped else "nothing is running")
 
 
@@ -178,7 +205,8 @@ def status(
         body = {"running": False} if state is None else {"running": True, **state.model_dump()}
         out.print_json(json.dumps(body))
     elif state is None:
-        out.print("not running  ([dim]polar up[/] starts it)")
+        who = Home(default_home()).holder()
+        out.print(f"in use by {who}" if who else "not running  ([dim]polar up[/] starts it)")
     else:
         what = f"{state.url}   [dim]keys: {state.auth}[/]"
         out.print(f"[bold]{state.phase}[/]  {'a host' if state.role == 'host' else what}")

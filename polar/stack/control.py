@@ -7,16 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from polar.stack import proctree
-from polar.stack.home import Home
+from polar.stack.home import HalfRestored, Home, in_use
+from polar.stack.ports import LOOPBACK
 from polar.stack.private import private_folder
-from polar.stack.state import StackState, last_state, running_state
+from polar.stack.state import StackState, last_state, pid_of, running_state
 
 START_TIMEOUT = 240.0  # seconds; a cold start on two busy cores takes about 30
 STOP_TIMEOUT = 120.0
+HELD = 3  # how a supervisor ends whose data folder another process holds
 STACK_VARIABLE = "POLAR_STACK_PID"
 
 
@@ -34,15 +37,22 @@ def clear_leftovers(home: Home) -> int:
     return len(left)
 
 
-def launch(
-    home: Home, host: str, auth: Literal["keys", "none"], *, attached: bool
-) -> subprocess.Popen[bytes]:
+@dataclass(frozen=True)
+class Door:
+    """Where the API listens and who may come in; without a port a free one is chosen."""
+
+    host: str = LOOPBACK
+    auth: Literal["keys", "none"] = "keys"
+    port: int | None = None
+
+
+def launch(home: Home, door: Door, *, attached: bool) -> subprocess.Popen[bytes]:
     """Start guard and supervisor; `attached` ties their life to this process.
 
     Call it only when no stack runs on `home`. Raises StackFailed for a folder that was not restored
     to its end.
     """
-    options = {"home": str(home.path), "host": host, "auth": auth}
+    options = {"home": str(home.path), **asdict(door)}
     return _launch(home, "polar.stack.supervisor", options, attached=attached)
 
 
@@ -55,12 +65,12 @@ def launch_host(home: Home, *, attached: bool) -> subprocess.Popen[bytes]:
 
 
 def _launch(
-    home: Home, module: str, options: Mapping[str, str], *, attached: bool
+    home: Home, module: str, options: Mapping[str, str | int | None], *, attached: bool
 ) -> subprocess.Popen[bytes]:
-    if home.restoring.exists():
-        raise StackFailed(
-            f"a restore into {home.path} did not end: delete that folder and restore again"
-        )
+    try:
+        home.refuse_half_restored()
+    except HalfRestored as failure:
+        raise StackFailed(str(failure)) from None
     home.lay()
     clear_leftovers(home)
     supervisor = [sys.executable, "-m", module, json.dumps(options)]
@@ -81,28 +91,45 @@ def _launch(
 def progress(home: Home, guard: subprocess.Popen[bytes]) -> Iterator[StackState]:
     """Yield each new state until the stack is ready.
 
+    Only of the stack below this guard: another one may have been started at the same moment.
     Raises StackFailed when it ends or takes longer than START_TIMEOUT.
     """
     deadline = time.monotonic() + START_TIMEOUT
+    ours = proctree.identity(guard.pid)
     seen: StackState | None = None
     while time.monotonic() < deadline:
         code = guard.poll()
         state = running_state(home)
-        if state is not None and state != seen:
+        if state is not None and state.guard == ours and state != seen:
             seen = state
             yield state
             if state.phase == "ready":
                 return
         if code is not None:
-            raise StackFailed(_reason(home))
+            raise StackFailed(_held(home) if code == HELD else _reason(home, ours))
         time.sleep(0.1)
-    stop(home)
+    _end(guard)
     raise StackFailed(f"not ready after {START_TIMEOUT:.0f} s; see {home.log('stack')}")
 
 
-def _reason(home: Home) -> str:
+def _end(guard: subprocess.Popen[bytes]) -> None:
+    """Stop the stack below a guard in order, or at least for good."""
+    guard.terminate()
+    try:
+        guard.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        guard.kill()
+
+
+def _held(home: Home) -> str:
+    if who := home.holder():
+        return in_use(home.path, who)
+    return f"{home.path} was in use by another process a moment ago: try again"
+
+
+def _reason(home: Home, guard: str) -> str:
     state = last_state(home)
-    if state is not None and state.message:
+    if state is not None and state.guard == guard and state.message:
         return state.message
     log = home.log("stack")
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
@@ -118,7 +145,7 @@ def stop(home: Home, tell: Callable[[StackState], None] = lambda _: None) -> boo
     if state is None:
         clear_leftovers(home)
         return False
-    pid = int(state.identity.partition(":")[0])
+    pid = pid_of(state)
     guard = _guard_of(pid)
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT

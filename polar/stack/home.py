@@ -1,6 +1,5 @@
 """The data folder of one installation: where everything lies, and the ports it has chosen."""
 
-import fcntl
 import hashlib
 import os
 import random
@@ -8,10 +7,11 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from polar.stack.holding import Held, held, holder
 from polar.stack.ports import LOOPBACK, first_free, is_free
 from polar.stack.private import private_folder, write_private
 
@@ -19,8 +19,26 @@ API_PORT = 8010
 _SOCKET_PATH_LIMIT = 100  # bytes; the kernel's is 107
 
 
-class AlreadyRunning(Exception):
-    """Another stack holds this data folder."""
+class Unusable(Exception):
+    """This data folder cannot be worked with now; the message says why.
+
+    Unusable
+    ├── AlreadyRunning   another process of ours holds it
+    └── HalfRestored     a restore into it broke off
+    """
+
+
+class AlreadyRunning(Unusable):
+    """Another process holds this data folder."""
+
+
+class HalfRestored(Unusable):
+    """A restore into this data folder broke off."""
+
+
+def in_use(path: Path, who: str) -> str:
+    """Say that somebody works on a data folder."""
+    return f"{path} is in use by {who}: wait for its end or stop it"
 
 
 def default_home() -> Path:
@@ -81,30 +99,65 @@ class Home:
             return {}
         return tomllib.loads(self.settings_file.read_text(encoding="utf-8"))
 
+    @property
+    def lock(self) -> Path:
+        """What a process holds that works on this folder alone."""
+        return self.run / "stack.lock"
+
+    def holder(self) -> str | None:
+        """Say who works on this folder: a stack, a back-up or a restore; None when nobody does."""
+        return holder(self.lock)
+
     @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Hold this folder alone; raises AlreadyRunning when another stack holds it."""
-        with (self.run / "stack.lock").open("w") as lock:
+    def claimed(self, what: str, *, restoring: bool = False) -> Iterator[None]:
+        """Hold this folder alone, as `what`; only who is `restoring` gets a half restored one.
+
+        Raises AlreadyRunning, which names the holder, and HalfRestored.
+        """
+        with ExitStack() as holding:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise AlreadyRunning(f"a stack is already running on {self.path}") from None
+                holding.enter_context(held(self.lock, what))
+            except Held as other:
+                raise AlreadyRunning(in_use(self.path, str(other))) from None
+            if not restoring:
+                self.refuse_half_restored()
             yield
 
+    def refuse_half_restored(self) -> None:
+        """Raise HalfRestored when a restore into this folder broke off."""
+        if self.restoring.exists():
+            raise HalfRestored(
+                f"a restore into {self.path} did not end: run polar restore again, or delete that "
+                "folder; what is in it is not whole"
+            )
 
-def choose_ports(home: Home, names: tuple[str, ...], host: str) -> dict[str, int]:
+
+class PortTaken(OSError):
+    """The port that was asked for is another program's."""
+
+
+def choose_ports(
+    home: Home, names: tuple[str, ...], host: str, api_port: int | None = None
+) -> dict[str, int]:
     """Return a port for each name: those of the last start where they are still free.
 
-    The API takes 8010 or the next free port of `host`, and everything else one on the loopback
-    address, below the range that the kernel gives to outgoing connections.
+    The API takes `api_port`, or else 8010 or the next free port of `host`, and everything else one
+    on the loopback address, below the range that the kernel gives to outgoing connections. Raises
+    PortTaken when `api_port` is not free.
     """
+    if api_port is not None and not is_free(api_port, host):
+        raise PortTaken(
+            f"port {api_port} on {host} is taken by another program, or not ours to take: name "
+            "another --port, or none, and a free one is chosen"
+        )
     stored = home.settings().get("ports")
     earlier = stored if isinstance(stored, dict) else {}
     chosen: dict[str, int] = {}
     for name in names:
         address = host if name == "api" else LOOPBACK
-        port = earlier.get(name)
-        if not isinstance(port, int) or not is_free(port, address):
+        wanted = api_port if name == "api" and api_port is not None else earlier.get(name)
+        port = wanted if isinstance(wanted, int) else 0
+        if not port or port in chosen.values() or not is_free(port, address):
             first = API_PORT if name == "api" else random.randint(20_000, 30_000)  # noqa: S311
             port = first_free(first, address)
             while port in chosen.values():

@@ -8,7 +8,6 @@ It needs the addresses of the service's database, broker and store, and nothing 
 import asyncio
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
@@ -21,14 +20,13 @@ import redis
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from polar.stack import proctree, spawn
-from polar.stack.home import AlreadyRunning, Home
+from polar.stack.home import Home
 from polar.stack.processes import BROKER, DATABASE, STORE, TABLE, Entry, Process, Stack
 from polar.stack.readiness import socket_answers, worker_seen
 from polar.stack.services import ServiceFailed
 from polar.stack.spawn import Command
 from polar.stack.state import StackState
-from polar.stack.supervisor import Supervisor, supervise
+from polar.stack.supervisor import Supervisor, run_alone, supervise
 
 ROWS = ("warm", "prepare", "worker")
 DEFAULTS = {"POLAR_S3_BUCKET": "polar", "POLAR_S3_REGION": "us-east-1"}
@@ -158,19 +156,14 @@ def key_file(home: Home) -> Path:
 
 def main() -> int:
     """Run the host that the options describe."""
-    spawn.die_with_parent(signal.SIGTERM)  # the guard is gone: stop in order
-    spawn.adopt_orphans()
     home = Home(Path(json.loads(sys.argv[1])["home"]))
-    home.lay()
-    try:
-        with home.claimed():
-            identity = proctree.identity(os.getpid())
-            host = JoinedHost(home, {}, identity)
-            state = StackState(identity=identity, url="", role="host")
-            return asyncio.run(supervise(Supervisor(home, host.processes(), state)))
-    except (AlreadyRunning, ServiceFailed, OSError) as failure:
-        print(f"cannot start: {failure}", file=sys.stderr, flush=True)
-        return 1
+
+    def run(state: StackState) -> int:
+        state.role = "host"
+        host = JoinedHost(home, {}, state.identity)
+        return asyncio.run(supervise(Supervisor(home, host.processes(), state)))
+
+    return run_alone(home, "polar worker join", run)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Free TCP ports on an address of this machine."""
 
+import random
 import socket
 from contextlib import ExitStack, suppress
 
@@ -23,6 +24,17 @@ def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
         for each in sockets:
             each.bind((host, 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+def quiet_ports(count: int) -> list[int]:
+    """Return different free ports below the range that the kernel gives to outgoing connections."""
+    found: list[int] = []
+    while len(found) < count:
+        start = random.randint(20_000, 30_000)  # noqa: S311 - no secret
+        port = first_free(start)
+        if port not in found:
+            found.append(port)
+    return found
 
 
 def first_free(start: int, host: str = LOOPBACK, tries: int = 200) -> int:

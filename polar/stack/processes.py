@@ -109,6 +109,7 @@ class Process:
     timeout: float = 60.0
     prepare: Callable[[], None] | None = None
     address: str | None = None
+    ports: tuple[tuple[str, int], ...] = ()  # addresses and ports that it listens on
 
 
 @dataclass(frozen=True)
@@ -264,10 +265,10 @@ class Stack:
     def services(self) -> list[Process]:
         """Return the services' own rows."""
         found: list[Process] = []
-        for name, service, port in (
-            ("postgres", self.postgres, self.ports["postgres"]),
-            ("valkey", self.valkey, self.ports["valkey"]),
-            ("s3", self.s3, self.ports["s3_s3"]),
+        for name, service, (port, *others) in (
+            ("postgres", self.postgres, [self.ports["postgres"]]),
+            ("valkey", self.valkey, [self.ports["valkey"]]),
+            ("s3", self.s3, [self.ports[f"s3_{name}"] for name in SEAWEED_PORTS]),
         ):
             found.append(
                 Process(
@@ -277,6 +278,7 @@ class Stack:
                     lambda pid, service=service: service.is_ready(),  # type: ignore[misc]  # noqa: ARG005
                     prepare=service.prepare,
                     address=f"{LOOPBACK}:{port}",
+                    ports=tuple((LOOPBACK, each) for each in (port, *others)),
                 )
             )
         return found
@@ -284,6 +286,7 @@ class Stack:
     def processes(self) -> list[Process]:
         """Return everything that the embedded stack runs."""
         addresses = {"api": self.url, "mlflow": self.mlflow_url}
+        hosts = {"api": self.host, "mlflow": LOOPBACK}
         ours = [
             Process(
                 entry.name,
@@ -295,6 +298,7 @@ class Stack:
                 timeout=entry.timeout,
                 prepare=self._preparation(entry),
                 address=addresses.get(entry.name),
+                ports=((hosts[entry.name], self.ports[entry.name]),) if entry.name in hosts else (),
             )
             for entry in TABLE
         ]

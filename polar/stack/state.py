@@ -29,9 +29,10 @@ class ProcessState(BaseModel):
 
 
 class StackState(BaseModel):
-    """The whole stack; `identity` is `pid:start` of the supervisor."""
+    """The whole stack; `identity` is `pid:start` of the supervisor, `guard` that of its parent."""
 
     identity: str
+    guard: str = ""
     phase: Literal["starting", "ready", "stopping", "failed"] = "starting"
     url: str
     auth: Literal["keys", "none"] = "keys"
@@ -43,6 +44,11 @@ class StackState(BaseModel):
 def state_file(home: Home) -> Path:
     """Where the state lies."""
     return home.run / "state.json"
+
+
+def pid_of(state: StackState) -> int:
+    """Return the supervisor's pid."""
+    return int(state.identity.partition(":")[0])
 
 
 def write_state(home: Home, state: StackState) -> None:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen, SubprocessError
@@ -18,7 +18,9 @@ from typing import Any
 import psycopg
 
 from polar.stack import proctree, spawn
-from polar.stack.home import AlreadyRunning, Home, choose_ports
+from polar.stack.control import HELD
+from polar.stack.home import AlreadyRunning, Home, Unusable, choose_ports
+from polar.stack.ports import is_free
 from polar.stack.processes import PORTS, WORKERS, Process, Stack
 from polar.stack.services import ServiceFailed
 from polar.stack.state import Condition, ProcessState, StackState, write_state
@@ -27,6 +29,7 @@ POLL = 0.2  # seconds between two looks at a process
 TIDY = 2.0  # seconds between two rounds of housekeeping
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.5, 30.0
 HEALTHY = 30.0  # seconds after which a restart starts from the first back-off again
+PORT_TRIES = 3  # how often ports are chosen that others then take
 START_TRIES = 3  # ends before the first readiness that a start survives
 STOP_GRACE, DETACHED_GRACE = 12.0, 45.0
 LEASE_HOLDER = "polar-lease"  # the name that worker.supervisor gives itself
@@ -49,6 +52,10 @@ class StartFailed(Exception):
     """A required process did not become ready."""
 
 
+class PortStolen(StartFailed):
+    """A port that was free when it was chosen is another program's now."""
+
+
 class Supervisor:
     """Keeps one list of processes running and says so in the state file."""
 
@@ -66,6 +73,7 @@ class Supervisor:
         self.running: dict[str, Popen[bytes]] = {}
         self.ready = {each.name: asyncio.Event() for each in processes}
         self.stopping = asyncio.Event()
+        self.port_taken = False  # why the start failed
         for each in self.processes:
             state.processes[each.name] = ProcessState(
                 required=each.required, address=each.address, since=time.time()
@@ -82,6 +90,7 @@ class Supervisor:
             await self.stopping.wait()
         except (StartFailed, ServiceFailed) as failure:
             self.state.message = str(failure)
+            self.port_taken = isinstance(failure, PortStolen)
             code = 1
         self.stopping.set()
         self.state.phase = "stopping"
@@ -123,6 +132,7 @@ class Supervisor:
             code = await self.run_once(process)
             if self.stopping.is_set() or (process.once and code == 0):
                 return
+            self.look_at_ports(process)
             ends = 1 if time.monotonic() - began > HEALTHY else ends + 1
             if not self.ready[process.name].is_set() and ends >= START_TRIES and process.required:
                 self.give_up(process, f"ended with code {code}")
@@ -137,6 +147,8 @@ class Supervisor:
             return 1
         if self.stopping.is_set():
             return 0
+        if self.look_at_ports(process):
+            return 1
         child = spawn.start(process.command, self.home.log(process.name))
         self.running[process.name] = child
         self.note(process, "starting", pid=child.pid)
@@ -147,6 +159,23 @@ class Supervisor:
             self.note(process, "done", exit_code=0)
             self.ready[process.name].set()
         return code
+
+    def look_at_ports(self, process: Process) -> bool:
+        """Say whether another program has a port of `process`, which does not run now.
+
+        Raises PortStolen where others can still be chosen: nobody knows these yet.
+        """
+        taken = [port for host, port in process.ports if not is_free(port, host)]
+        if not taken:
+            return False
+        self.state.message = (
+            f"port {taken[0]}, which {process.name} was to listen on, is taken by another program"
+        )
+        print(self.state.message, flush=True)
+        if process.required and not self.ready[process.name].is_set():
+            self.note(process, "failed")
+            raise PortStolen(self.state.message)
+        return True
 
     async def prepared(self, action: Callable[[], None]) -> bool:
         """Do what must come before a start; say whether it succeeded."""
@@ -265,23 +294,54 @@ async def supervise(supervisor: Supervisor) -> int:
     return await supervisor.run()
 
 
-def main() -> int:
-    """Run the embedded stack that the options describe."""
+def run_alone(home: Home, what: str, run: Callable[[StackState], int]) -> int:
+    """Run a supervisor on a data folder as `what`, unless someone else works on it.
+
+    Returns HELD when someone does, and 1 when it cannot start; why is in the log, and in the state
+    when the folder is ours.
+    """
     spawn.die_with_parent(signal.SIGTERM)  # the guard is gone: stop in order
     spawn.adopt_orphans()
+    home.lay()
+    identity, guard = proctree.identity(os.getpid()), proctree.identity(os.getppid())
+    state = StackState(identity=identity, guard=guard, url="")
+    try:
+        with home.claimed(what):
+            try:
+                return run(state)
+            except (ServiceFailed, OSError) as failure:
+                state.phase, state.message = "failed", f"cannot start: {failure}"
+                write_state(home, state)
+                raise
+    except (Unusable, ServiceFailed, OSError) as failure:
+        print(f"cannot start: {failure}", file=sys.stderr, flush=True)
+        return HELD if isinstance(failure, AlreadyRunning) else 1
+
+
+def run_stack(home: Home, options: Mapping[str, Any], state: StackState) -> int:
+    """Run the embedded stack, on other ports when some are taken while it starts.
+
+    Raises PortTaken when the port that was asked for is not free.
+    """
+    for left in reversed(range(PORT_TRIES)):
+        ports = choose_ports(home, PORTS, options["host"], options.get("port"))
+        stack = Stack(home, ports, state.identity, options["host"], options["auth"])
+        state = StackState(
+            identity=state.identity, guard=state.guard, url=stack.url, auth=stack.auth
+        )
+        supervisor = Supervisor(home, stack.processes(), state)
+        code = asyncio.run(supervise(supervisor))
+        if not supervisor.port_taken or not left:
+            break
+        print("some ports were taken meanwhile: choosing them anew", flush=True)
+    return code
+
+
+def main() -> int:
+    """Run the embedded stack that the options describe."""
     options = json.loads(sys.argv[1])
     home = Home(Path(options["home"]))
-    home.lay()
-    try:
-        with home.claimed():
-            identity = proctree.identity(os.getpid())
-            ports = choose_ports(home, PORTS, options["host"])
-            stack = Stack(home, ports, identity, options["host"], options["auth"])
-            state = StackState(identity=identity, url=stack.url, auth=stack.auth)
-            return asyncio.run(supervise(Supervisor(home, stack.processes(), state)))
-    except (AlreadyRunning, ServiceFailed, OSError) as failure:
-        print(f"cannot start: {failure}", file=sys.stderr, flush=True)
-        return 1
+    return run_alone(home, "polar up", lambda state: run_stack(home, options, state))
 
 
 if __name__ == "__main__":

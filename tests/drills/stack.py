@@ -256,13 +256,14 @@ def main(arguments: Sequence[str]) -> int:
     spawn.adopt_orphans()
     options = json.loads(arguments[0])
     home = Home(Path(options["home"]))
-    with home.claimed():
+    with home.claimed("drills"):
         identity = proctree.identity(os.getpid())
         ports = choose_ports(home, PORTS, "127.0.0.1")
         overrides = _overrides(home, options["proxies"])
         stack = DrillStack(home, ports, identity, overrides=overrides)
         object.__setattr__(stack, "clocks", options["clocks"])
-        state = StackState(identity=identity, url=stack.url, auth=stack.auth)
+        guard = proctree.identity(os.getppid())
+        state = StackState(identity=identity, guard=guard, url=stack.url, auth=stack.auth)
         return asyncio.run(supervise(Supervisor(home, stack.processes(), state)))
 
 

@@ -232,7 +232,7 @@ def running_stack(
             patch.setenv(name, value)
         patch.setenv("POLAR_MODEL_FOLDERS", json.dumps([str(model.parent)]))
         patch.setenv("POLAR_DATA_FOLDERS", json.dumps([str(data)]))
-        guard = control.launch(home, "127.0.0.1", "keys", attached=True)
+        guard = control.launch(home, control.Door(), attached=True)
     try:
         *_, state = control.progress(home, guard)
         # Readiness does not wait for the fork server; the tests do, cold starts take long.

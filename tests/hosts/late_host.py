@@ -36,7 +36,7 @@ def main() -> int:
     spawn.adopt_orphans()
     home = Home(Path(OPTIONS["home"]))
     home.lay()
-    with home.claimed():
+    with home.claimed("late host"):
         identity = proctree.identity(os.getpid())
         host = LateHost(home, {}, identity)
         state = StackState(identity=identity, url="", role="host")

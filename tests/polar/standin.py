@@ -77,7 +77,7 @@ def main() -> int:
     if (home.path / "broken").exists():
         processes.append(Process("broken", python("raise SystemExit(3)"), CORE, lambda _: False))
     state = StackState(identity=proctree.identity(os.getpid()), url="http://127.0.0.1:1")
-    with home.claimed():
+    with home.claimed("stand-in"):
         return asyncio.run(supervise(Supervisor(home, processes, state, detached_grace=1.0)))
 
 

@@ -176,7 +176,7 @@ def test_a_restore_that_was_killed_is_no_installation(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.restoring.mkdir(parents=True)
     with pytest.raises(control.StackFailed, match=r"a restore into .* did not end"):
-        control.launch(home, "127.0.0.1", "keys", attached=True)
+        control.launch(home, control.Door(), attached=True)
     done = polar(home.path, "restore", str(tmp_path / "b"))
     assert done.returncode == 1
 
@@ -336,7 +336,7 @@ def test_transactions_are_counted_on(tmp_path: Path, before: int) -> None:
         versions=Versions(polar="0.1.0", postgres=180006, tables="0002"),
         bucket="polar",
         next_transaction=before,
-        files=Draft(FolderWriter(tmp_path / "draft")).files,
+        files=Draft(FolderWriter(tmp_path / "draft"), tmp_path).files,
     )
     server = Postgres(tmp_path / "pg", tmp_path / "secrets" / "pg", free_ports(1)[0])
     server.prepare()

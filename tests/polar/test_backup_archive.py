@@ -18,7 +18,7 @@ from polar.backup.archive import Archive, Draft, Measured, drafted
 from polar.backup.errors import BackupFailed, Damaged
 from polar.backup.manifest import Defect, Entry, Manifest, Versions
 from polar.backup.references import Reference, find_defects
-from polar.backup.restore import check, refuse_other_versions, restore
+from polar.backup.restore import alone, check, refuse_other_versions, restore
 from polar.stack.home import Home
 
 FILES = {
@@ -177,7 +177,10 @@ def test_b33_a_backup_that_leads_out_of_the_folder_is_refused(tmp_path: Path) ->
         draft.files.append(Entry(file="models/../../evil", size=1, sha256="0" * 64))
         draft.finish(manifest(draft))
     home = Home(tmp_path / "home")
-    with pytest.raises(BackupFailed, match="leads out of the folder"):
+    with (
+        pytest.raises(BackupFailed, match="leads out of the folder"),
+        alone(home, tmp_path / "b"),
+    ):
         restore(Archive(tmp_path / "b"), home, None, quiet)
     assert not home.path.exists()
 

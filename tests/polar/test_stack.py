@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Installation:
 
     home: Home
     wrapper: list[str] = field(default_factory=list)
+    ups: list[subprocess.CompletedProcess[str]] = field(default_factory=list)
 
     def polar(self, *arguments: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
         environment = {
@@ -100,7 +102,9 @@ def gone(tree: list[proctree.Stat]) -> bool:
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """One installation for all tests of this file; each leaves the stack as it found it."""
     made = Installation(Home(tmp_path_factory.mktemp("stack") / "데이터 폴더"))
-    made.up()
+    with ThreadPoolExecutor(2) as pool:  # at the same moment
+        ups = [pool.submit(made.polar, "up", "--detach") for _ in range(2)]
+        made.ups = [each.result() for each in ups]
     yield made
     made.polar("down")
 
@@ -110,6 +114,18 @@ def running(installation: Installation) -> Installation:
     if running_state(installation.home) is None:
         installation.up()
     return installation
+
+
+def test_one_of_two_ups_at_the_same_moment_wins(installation: Installation) -> None:
+    """The other one names it, and has neither stopped nor taken anything of it."""
+    assert sorted(up.returncode for up in installation.ups) == [0, 1]
+    [winner] = [up for up in installation.ups if up.returncode == 0]
+    [loser] = [up for up in installation.ups if up.returncode == 1]
+    pid = installation.state().identity.partition(":")[0]
+    assert "POLAR is up" in winner.stdout
+    assert "POLAR is up" not in loser.stdout
+    assert re.search(rf"(in use by polar up|is starting on .* already), pid {pid}:", loser.stderr)
+    assert {each.restarts for each in installation.state().processes.values()} == {0}
 
 
 def test_every_required_process_is_ready(running: Installation) -> None:
@@ -132,7 +148,8 @@ def test_up_again_says_that_it_runs(running: Installation) -> None:
     before = running.state().identity
     done = running.polar("up", "--detach")
     assert done.returncode == 0
-    assert done.stdout.startswith(f"already running: {running.state().url}")
+    pid = running.state().identity.partition(":")[0]
+    assert done.stdout.startswith(f"already running: {running.state().url}, pid {pid}")
     assert running.state().identity == before
 
 
