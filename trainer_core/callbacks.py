@@ -8,6 +8,7 @@ from typing import Any
 from trainer_core.best import BestModel
 from trainer_core.checkpoints import Checkpointer, LoopState
 from trainer_core.errors import Diverged
+from trainer_core.evaluation.base import BaseEvaluation
 from trainer_core.meter import Meter
 from trainer_core.report import Reporter
 from trainer_core.spec import TrainSpec
@@ -43,6 +44,7 @@ class Flow:
         self.evaluated: dict[str, Any] = {}
         self.base: dict[str, Any] = {}
         self.best: BestModel | None = None
+        self.base_evaluation: BaseEvaluation | None = None
         self.ended_early = False
         self.evaluation_due = False
         self.revision: str | None = None
@@ -142,6 +144,10 @@ class Flow:
             {} if self.best is None else self.best.state(),
             self.ended_early,
         )
+
+    def last(self) -> dict[str, Any]:
+        """The newest measures of the validation rows."""
+        return {n: value for n, value in self.last_metrics.items() if n.startswith("eval_")}
 
     def restore(self, step: int, state: LoopState) -> None:
         """Go on from a checkpoint."""

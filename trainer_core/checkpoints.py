@@ -151,16 +151,17 @@ def estimate_bytes(model: Any, optim: str, values_beside: int = 0) -> int:
 
     `values_beside` counts what else is kept in fp32 for each trainable parameter.
     """
-    trained = [p.numel() for p in model.parameters() if p.requires_grad]
-    each = (values * (state_bytes(optim, values) + 4 * values_beside) for values in trained)
-    return saved_bytes(model) + sum(map(round, each))
+    states = 0
+    for values in (int(p.numel()) for p in model.parameters() if p.requires_grad):
+        states += round(values * (state_bytes(optim, values) + 4 * values_beside))
+    return saved_bytes(model) + states
 
 
 def saved_bytes(model: Any) -> int:
     """Bytes of what is saved of a model: all of it, or the adapter that it has."""
     adapter = hasattr(model, "peft_config")
     saved = (p for p in model.parameters() if p.requires_grad or not adapter)
-    return sum(p.numel() * p.element_size() for p in saved)
+    return sum(int(p.numel() * p.element_size()) for p in saved)
 
 
 def open_checkpoint(folder: Path, hashes: tuple[str, str]) -> Resume:

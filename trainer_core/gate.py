@@ -32,8 +32,8 @@ def require_gate(gate: Gate, measured: Mapping[str, Any], base: Mapping[str, Any
     if not gained >= gate.min_improvement:
         raise BelowGate(
             f"the model is not published: its {gate.metric} is {value:.6g}, after {before:.6g}"
-            f" before the first step: a gain of {gained:.6g}, and publish.gate.min_improvement wants"
-            f" {gate.min_improvement:.6g}",
+            f" before the first step: a gain of {gained:.6g}, and"
+            f" publish.gate.min_improvement wants {gate.min_improvement:.6g}",
             _FIELD,
         )
 

@@ -15,6 +15,8 @@ _TENSORS = "answers.safetensors"
 class GroupLoop(ExactLoop):
     """Answers are drawn from the run's own random generator, whose state checkpoints keep."""
 
+    rows_stand_alone = False
+
     def _tokenize_prompts(
         self, prompts: list[list[int]]
     ) -> tuple[list[list[int]], None, dict[str, Any]]:

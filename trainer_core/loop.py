@@ -1,6 +1,7 @@
 """Our part of the trainer: exact losses, token-weighted evaluation, whole checkpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +33,8 @@ class ExactLoop:
 
     flow: Flow
     checkpointer: Checkpointer
+    rows_stand_alone = True
+    """Whether a validation row's loss is the same in any batch."""
     initial: InitialWeights | None = None
     budget: RankBudget | None = None
 
@@ -53,7 +56,7 @@ class ExactLoop:
         """
         trainer: Any = self
         self.flow.report.phase_unless_stopped("evaluating")
-        with _own_random_state(), self.flow.meter.paused():
+        with self.apart_from_training():
             measured = self._measure(trainer.get_eval_dataloader(eval_dataset))
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.flow.evaluation_due = not measured
@@ -67,6 +70,12 @@ class ExactLoop:
         if self.flow.step < trainer.state.max_steps:
             self.flow.report.phase_unless_stopped("training")
         return metrics
+
+    @contextmanager
+    def apart_from_training(self) -> Iterator[None]:
+        """What happens inside leaves the training's random state and counts as they are."""
+        with _own_random_state(), self.flow.meter.paused():
+            yield
 
     def restore_finished(self, checkpoint: str) -> None:
         """Load a checkpoint of the last step: its weights, and where the run stood."""
@@ -122,6 +131,8 @@ class ExactLoop:
             self._save_parts(folder)
             if self.flow.best is not None:
                 self.flow.best.link_into(folder)
+            if self.flow.base_evaluation is not None:
+                self.flow.base_evaluation.link_into(folder)
 
         self.checkpointer.save(self.flow.step, write, self.flow.loop_state())
 

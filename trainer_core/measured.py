@@ -1,5 +1,6 @@
 """Names of what is measured on validation rows, and which way each is better."""
 
+from trainer_core.evaluation.names import TEXT_METRICS
 from trainer_core.spec import TrainSpec
 from trainer_core.task import task_of
 
@@ -21,6 +22,13 @@ _LOWER = frozenset(
 def greater_is_better(metric: str) -> bool:
     """Whether a higher value is the better one; losses and errors are better when lower."""
     return metric not in _LOWER
+
+
+def reported_metrics(spec: TrainSpec) -> tuple[str, ...]:
+    """What the report at the end may have beside them; a gate may be about it."""
+    wish = spec.evaluation
+    text = TEXT_METRICS if wish.generation is not None and wish.metrics is None else ()
+    return (*known_metrics(spec), *text, *(wish.metrics or ()))
 
 
 def known_metrics(spec: TrainSpec) -> tuple[str, ...]:

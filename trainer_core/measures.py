@@ -18,7 +18,7 @@ class LabelScores:
     needs_logits = True
 
     def __init__(self, threshold: float | None = None) -> None:
-        self._threshold = threshold
+        self.threshold = threshold
         self._right = self._rows = 0
         self._counts: Any = None
         self._ranked: list[tuple[float, bool]] = []
@@ -29,12 +29,12 @@ class LabelScores:
 
         labels = inputs["labels"].to(logits.device)
         size = logits.shape[-1]
-        if self._threshold is None:
+        if self.threshold is None:
             truth = torch.nn.functional.one_hot(labels, size).bool()
             said = torch.nn.functional.one_hot(logits.argmax(-1), size).bool()
         else:
-            truth, said = labels > 0, logits.sigmoid() > self._threshold
-        if self._threshold is None and size == 2:
+            truth, said = labels > 0, logits.sigmoid() > self.threshold
+        if self.threshold is None and size == 2:
             differences = (logits[:, 1] - logits[:, 0]).tolist()
             self._ranked += zip(differences, (labels == 1).tolist(), strict=True)
         self._right += int((truth == said).all(-1).sum())

@@ -22,6 +22,9 @@ from trainer_core.context import Loaded, TrainContext, transformer_of
 from trainer_core.data.prepared import Prepared, open_prepared
 from trainer_core.data.templates import choose_template
 from trainer_core.errors import InvalidSpec
+from trainer_core.evaluation.base import BaseEvaluation
+from trainer_core.evaluation.report import report_on, tell
+from trainer_core.evaluation.run import evaluate, reports
 from trainer_core.events import EventType
 from trainer_core.gate import require_gate
 from trainer_core.identity import spec_hash
@@ -152,6 +155,8 @@ class Session:
         )
         flow.checkpointer = checkpointer
         flow.best = best_of(spec, self._work)
+        if spec.evaluation.compare_base:
+            flow.base_evaluation = BaseEvaluation(self._work)
         self._flow = flow
         use_cpu = not self._launch.devices
         frozen = partial(
@@ -174,6 +179,7 @@ class Session:
                     self._go_on(trainer, context.flow, resume)
             self._stop.check()
             self._take_best(trainer, context.flow)
+            self._report_on(trainer, context)
         finally:
             context.checkpointer.clear_staging()
         return trainer.model
@@ -183,7 +189,29 @@ class Session:
             trainer.evaluate()
             self._stop.check()  # before the first step there is nothing to keep
             context.flow.base = dict(context.flow.evaluated)
+            self._keep_base(trainer, context)
         trainer.train()
+
+    def _keep_base(self, trainer: Any, context: TrainContext) -> None:
+        base = context.flow.base_evaluation
+        if base is not None and reports(context.spec):
+            self._report.phase("evaluating")
+            base.keep(evaluate(trainer, context, context.flow.base))
+
+    def _report_on(self, trainer: Any, context: TrainContext) -> None:
+        """Evaluate what is to be published once more, row by row, against the base."""
+        flow = context.flow
+        if not reports(context.spec):
+            return
+        self._report.phase("evaluating")
+        base = None if flow.base_evaluation is None else flow.base_evaluation.read()
+        names = {"model": self._launch.job_name, "base": context.loaded.reference}
+        found = report_on(
+            self._work, context, (evaluate(trainer, context, flow.last()), base), names
+        )
+        tell(self._report, self._work, found, self._published_step or self.step)
+        flow.last_metrics |= {f"eval_{n}": e.value for n, e in found.items() if e.value is not None}
+        flow.base |= {f"eval_{n}": e.base for n, e in found.items() if e.base is not None}
 
     def _take_best(self, trainer: Any, flow: Flow) -> None:
         """Publish the best evaluation's weights, and say of the model what was measured then."""
@@ -207,6 +235,8 @@ class Session:
         flow.restore(resume.step, resume.state)
         if flow.best is not None:
             flow.best.restore(resume.state.best, resume.folder)
+        if flow.base_evaluation is not None:
+            flow.base_evaluation.restore(resume.folder)
         self._report.emit("resumed", step=resume.step)
         if resume.step < total_steps(trainer) and not flow.ended_early:
             if flow.best is not None and self._ends_here(trainer, flow, resume):

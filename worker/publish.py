@@ -15,6 +15,7 @@ from worker.transfer import Stored
 from worker.upload import patience, patiently_upload
 
 MODEL = "model"
+EVALUATION = "evaluation"
 _FROM_PREPARATION = {"report.json": "report", "ledger.jsonl": "ledger"}
 
 
@@ -28,7 +29,11 @@ def upload_model(store: Store, claim: Claim, job: JobFacts, work: Path) -> Publi
     return Publication(
         prefix=stored.prefix,
         manifest_sha256=stored.manifest_sha256,
-        files=[*_model_files(stored, work / MODEL), *_prepared_files(store, prefix, work)],
+        files=[
+            *_model_files(stored, work / MODEL),
+            *_prepared_files(store, prefix, work),
+            *_evaluation_files(store, prefix, work),
+        ],
         kind=kind_of(job, work / MODEL),
         base_model=job.spec.model.name_or_path,
         template_hash=_template_hash(work),
@@ -62,6 +67,14 @@ def _prepared_files(store: Store, prefix: str, work: Path) -> Iterator[StoredFil
         if path.exists():
             sha256 = store.put_file(prefix + name, path, patience=patience())
             yield StoredFile(name, prefix + name, kind, path.stat().st_size, sha256)
+
+
+def _evaluation_files(store: Store, prefix: str, work: Path) -> Iterator[StoredFile]:
+    """The report of an evaluation, where the run made one, and the answers of the model."""
+    for path in sorted((work / EVALUATION).glob("*")):
+        name = f"{EVALUATION}/{path.name}"
+        sha256 = store.put_file(prefix + name, path, patience=patience())
+        yield StoredFile(name, prefix + name, "report", path.stat().st_size, sha256)
 
 
 def _launch(work: Path) -> dict[str, Any]:

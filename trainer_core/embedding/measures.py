@@ -5,7 +5,7 @@ all texts (`ir`) keeps the vectors themselves.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainer_core.embedding.losses import BINARY, NONE, NUMBER, Shape
@@ -50,6 +50,10 @@ class EmbeddingScores:
         """Over all batches."""
         return {name: value for part in self._parts for name, value in part.results().items()}
 
+    def groups(self) -> list[dict[str, list[Any]]]:
+        """Values of each row (or query) by column, as `evaluation.protocol.COLUMNS` names them."""
+        return [part.columns() for part in self._parts]
+
 
 class _Pairs:
     """Cosines of pairs and what the rows say about them."""
@@ -61,6 +65,9 @@ class _Pairs:
     def add(self, vectors: Embedded, inputs: Mapping[str, Any]) -> None:
         self.cosines += (vectors[0] * vectors[1]).sum(-1).tolist()
         self.labels += inputs["label"].float().tolist()
+
+    def columns(self) -> dict[str, list[Any]]:
+        return {"cosine": self.cosines, "likeness": self.labels}
 
 
 class _Similarity(_Pairs):
@@ -106,16 +113,18 @@ class _Triplets:
     """Rows whose anchor is closer to its positive than to every negative."""
 
     def __init__(self) -> None:
-        self._right = self._rows = 0
+        self._right: list[float] = []
 
     def add(self, vectors: Embedded, inputs: Mapping[str, Any]) -> None:  # noqa: ARG002 - as the others
         positive = (vectors[0] * vectors[1]).sum(-1)
         wrong = [(vectors[0] * negative).sum(-1) >= positive for negative in vectors[2:]]
-        self._right += len(positive) - int(sum(wrong).bool().sum())
-        self._rows += len(positive)
+        self._right += (~sum(wrong).bool()).float().tolist()
 
     def results(self) -> dict[str, float]:
-        return {"cosine_accuracy": self._right / self._rows} if self._rows else {}
+        return {"cosine_accuracy": sum(self._right) / len(self._right)} if self._right else {}
+
+    def columns(self) -> dict[str, list[Any]]:
+        return {"triplet": self._right}
 
 
 class _Retrieval:
@@ -136,21 +145,31 @@ class _Retrieval:
             self._relevant.setdefault(anchor, set()).add(self._texts[positive][0])
 
     def results(self) -> dict[str, float]:
+        each = list(self._rankings())
+        names = each[0] if each else {}
+        return {name: sum(found[name] for found in each) / len(each) for name in names}
+
+    def columns(self) -> dict[str, list[Any]]:
+        each = list(self._rankings())
+        return {
+            "reciprocal_rank": [found[f"cosine_mrr_at_{_AT}"] for found in each],
+            "discounted_gain": [found[f"cosine_ndcg_at_{_AT}"] for found in each],
+        }
+
+    def _rankings(self) -> Iterator[dict[str, float]]:
+        """Measures of each query's ranking."""
         import torch
 
         if not self._queries:
-            return {}
+            return
         corpus = torch.stack([vector for _, vector in self._texts.values()])
         names = list(self._queries)
-        sums: dict[str, float] = {}
         for start in range(0, len(names), _QUERIES_AT_ONCE):
             some = names[start : start + _QUERIES_AT_ONCE]
             cosines = torch.stack([self._queries[name] for name in some]) @ corpus.T
             nearest = cosines.topk(min(_CUT, len(corpus)), dim=-1).indices.tolist()
             for name, found in zip(some, nearest, strict=True):
-                for measure, value in _ranking(found, self._relevant[name]).items():
-                    sums[measure] = sums.get(measure, 0.0) + value
-        return {measure: total / len(names) for measure, total in sums.items()}
+                yield _ranking(found, self._relevant[name])
 
 
 def _ranking(found: Sequence[int], relevant: set[int]) -> dict[str, float]:

@@ -9,6 +9,18 @@ from trainer_core.spec.base import MOST, Name, Strict
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/@-]{0,127}$")]
 
 
+class Generation(Strict):
+    """Answers that the model writes to prompts of the validation rows; names as in Transformers."""
+
+    num_samples: int = Field(
+        64, ge=1, le=1000, description="Of the first rows; the answers are kept in the report."
+    )
+    max_new_tokens: int = Field(256, ge=1, le=8192)
+    do_sample: bool = Field(False, description="False: always the likeliest token.")
+    temperature: float = Field(1.0, gt=0, le=10)
+    top_p: float = Field(1.0, gt=0, le=1)
+
+
 class Evaluation(Strict):
     """What is measured on the validation rows; has no effect without them."""
 
@@ -20,6 +32,17 @@ class Evaluation(Strict):
         description="Measure the model before the first step too, so that what training changed "
         "is known.",
     )
+    metrics: list[MetricName] | None = Field(
+        None,
+        min_length=1,
+        max_length=32,
+        description="Of the report at the end; default: all that the rows allow. Installed "
+        "packages add some by the entry point group `polar.metrics`.",
+    )
+    generation: Generation | None = Field(
+        None, description="For metrics of text: exact_match, rouge1, rouge2, rougeL, bleu."
+    )
+    backend: Literal["hf"] = Field("hf", description="What runs the model.")
 
     @model_validator(mode="after")
     def _steps_belong_to_their_strategy(self) -> "Evaluation":

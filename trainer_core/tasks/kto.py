@@ -170,6 +170,7 @@ class JudgedLoop(FollowingReference, ExactLoop):
     is estimated once for all rows of a step (of an evaluation), whatever its batches are.
     """
 
+    rows_stand_alone = False
     collate_validation: Any = None
     divergence: float | None = None
     _step: list[Any] | None = None

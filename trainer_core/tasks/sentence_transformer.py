@@ -213,6 +213,7 @@ def _require_groups(trainer: Any) -> None:
 class EmbeddingLoop(ExactLoop):
     """Losses of rows; what is saved are all weights that are trained, those of the loss too."""
 
+    rows_stand_alone = False
     evaluators: Sequence[str] = ()
 
     def compute_loss(

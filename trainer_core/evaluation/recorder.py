@@ -1,0 +1,69 @@
+"""What a model makes of each validation row, by its task's own trainer."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainer_core.embedding.measures import EmbeddingScores
+from trainer_core.evaluation.base import Groups
+from trainer_core.measures import LabelScores, NumberScores
+
+
+def record(trainer: Any) -> Groups:
+    """Every validation row alone (in batches where its loss depends on others), in order.
+
+    Draws from no random generator of the training. Raises Interrupted when a signal asks to stop.
+    """
+    scores = trainer.scores()
+    loss_only = scores is None or not scores.needs_logits
+    rows: dict[str, list[Any]] = defaultdict(list)
+    trainer.model.eval()
+    with trainer.apart_from_training():
+        for inputs in _batches(trainer):
+            trainer.flow.stop.check()
+            weight = trainer.batch_weight(inputs)
+            loss, logits, _ = trainer.prediction_step(trainer.model, inputs, loss_only)
+            found = {"loss": loss.item(), "weight": weight, **_measured(trainer)}
+            for name, value in found.items():
+                rows[name].append(value)
+            for name, values in _labels(scores, inputs, logits).items():
+                rows[name] += values
+            if scores is not None:
+                scores.add(inputs, logits, weight)
+            trainer.flow.say_it_lives(trainer.state)
+    whole = {name: values for name, values in rows.items() if len(values) == len(rows["loss"])}
+    return [whole, *(scores.groups() if isinstance(scores, EmbeddingScores) else ())]
+
+
+def _batches(trainer: Any) -> Iterator[Any]:
+    if not trainer.rows_stand_alone:
+        yield from trainer.get_eval_dataloader()
+        return
+    rows = trainer.eval_dataset
+    for number in range(len(rows)):
+        yield trainer.data_collator([rows[number]])
+
+
+def _measured(trainer: Any) -> dict[str, float]:
+    """The library's own measures of the batch."""
+    lists: Mapping[str, list[float]] = getattr(trainer, "_metrics", {}).get("eval", {})
+    found = {name: float(values[-1]) for name, values in lists.items() if values}
+    for values in lists.values():
+        del values[:-1]
+    return found
+
+
+def _labels(scores: Any, inputs: Mapping[str, Any], logits: Any) -> dict[str, list[Any]]:
+    if isinstance(scores, NumberScores):
+        said = logits.float().reshape(-1).tolist()
+        return {"number": inputs["labels"].float().reshape(-1).tolist(), "said": said}
+    if not isinstance(scores, LabelScores):
+        return {}
+    if scores.threshold is not None:
+        predicted = (logits.sigmoid() > scores.threshold).int().tolist()
+        return {"label": inputs["labels"].int().tolist(), "predicted": predicted}
+    labels = inputs["labels"].tolist()
+    found = {"label": labels, "predicted": logits.argmax(-1).tolist()}
+    if logits.shape[-1] == 2:
+        found["score"] = (logits[:, 1] - logits[:, 0]).tolist()
+    return found
