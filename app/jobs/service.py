@@ -142,7 +142,7 @@ def retry_job(
     With a key used before, return that request's answer, whatever became of the parent. Raises
     Conflict for a job that is not finished, or that has nothing left to train.
     """
-    once = once_for(key, ["retry", job_id, request.model_dump(mode="json")])
+    once = once_for(key, ["retry", job_id, request.from_scratch])
     if before := answer_before(session, project_id, once):
         return before
     parent = find_job(session, project_id, job_id, lock=True)  # against its deletion
@@ -186,7 +186,7 @@ def clone_job(
 
     With a key used before, return that request's answer, whatever became of the parent.
     """
-    once = once_for(key, ["clone", job_id, request.model_dump(mode="json")])
+    once = once_for(key, ["clone", job_id, request.overrides])
     if before := answer_before(session, project_id, once):
         return before
     parent = find_job(session, project_id, job_id)

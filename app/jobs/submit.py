@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app.datasets.service import settle
-from app.errors import Conflict, InvalidPayload
+from app.errors import Conflict, FieldProblem, InvalidPayload
 from app.ids import new_id
 from app.jobs import store, view
 from app.jobs.hardware import Host, hosts_online
@@ -45,9 +45,17 @@ def once_for(key: str | None, asked: list[Any]) -> Once:
     """Return an idempotency key with the hash of what was asked for.
 
     What the call then makes of it is left out: a retry finds other checkpoints a second later.
+    Raises InvalidPayload for what is nested too deeply to be written.
     """
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-    return Once(key, digest, get_settings().idempotency_hours)
+    hours = get_settings().idempotency_hours
+    if key is None:
+        return Once(None, "", hours)
+    try:
+        content = json.dumps(asked, sort_keys=True).encode()
+    except RecursionError as error:
+        message = "it is nested too deeply"
+        raise InvalidPayload([FieldProblem(pointer="", message=message)]) from error
+    return Once(key, hashlib.sha256(content).hexdigest(), hours)
 
 
 def _once(submission: Submission) -> Once:

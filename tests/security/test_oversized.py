@@ -22,8 +22,8 @@ JSON = {"Content-Type": "application/json"}
 MIB = 1 << 20
 
 
-def post(api: Api, body: bytes | str, path: str = "/jobs") -> httpx.Response:
-    return api.client.post(path, content=body, headers=JSON)
+def post(api: Api, body: bytes | str, path: str = "/jobs", **headers: str) -> httpx.Response:
+    return api.client.post(path, content=body, headers={**JSON, **headers})
 
 
 def refused(answer: httpx.Response, *statuses: int) -> dict[str, Any]:
@@ -78,6 +78,8 @@ def test_a_document_as_deep_as_it_likes(api: Api, depth: int, kind: str) -> None
     made = api.client.post("/jobs", json=JOB).json()["id"]
     clone = f'{{"overrides": {{"labels": {deep}}}}}'
     refused(post(api, clone, f"/jobs/{made}/clone"), 400, 422)
+    once = {"Idempotency-Key": f"{kind}-{depth}"}
+    refused(post(api, clone, f"/jobs/{made}/clone", **once), 400, 422)
     refused(post(api, f'{{"labels": {deep}}}', "/datasets"), 400, 415, 422)
 
 
