@@ -39,7 +39,8 @@ def attach(
         _freeze(model, [*adapter.trainable_patterns, *rows, *heads])
         return model, None
     _require_known_modules(model, adapter)
-    config = _config(adapter, model, kind, [*adapter.modules_to_save, *embeddings])
+    whole = [*embeddings, *(_head_modules(model) if kind.trains_head else [])]
+    config = _config(adapter, model, kind, [*adapter.modules_to_save, *whole])
     if isinstance(adapter, LoraAdapter):
         prepare_init(model, config, calibration)
     adapted = _adapted(model, config)
@@ -52,6 +53,11 @@ def attach(
 def _heads(model: Any) -> list[str]:
     """Parameters around the base model, which may begin at random: they are always trained."""
     return [name for name, _ in model.named_parameters() if is_head(model, name)]
+
+
+def _head_modules(model: Any) -> list[str]:
+    """Modules around the base model that hold parameters: PEFT trains and saves them whole."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in _heads(model)))
 
 
 def embedding_names(model: Any) -> list[str]:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model ready to train and its tokenizer.
+    """A model ready to train, its tokenizer (None: it reads no text), and what else reads rows.
+
+    `processor` is a processor of Transformers for models that see images, else None.
 
     `reference` names the base model in what is published: a repository id or a path.
     `facts` are what the run lock records about it (config hash, revision, dtype, parameters).
@@ -29,6 +31,12 @@ class Loaded:
     facts: dict[str, Any]
     initial: "InitialWeights | None" = None
     unpacked: Callable[[], Any] | None = None
+    processor: Any | None = None
+
+    @property
+    def reader(self) -> Any:
+        """What is published beside the model, so that it can read."""
+        return self.tokenizer if self.processor is None else self.processor
 
 
 def transformer_of(model: Any) -> Any:

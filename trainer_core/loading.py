@@ -13,6 +13,23 @@ from trainer_core.task_facts import ModelKind
 _PAD_CANDIDATES = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")
 
 
+def load_reader(kind: ModelKind, source: ModelSource) -> tuple[Any, Any]:
+    """Tokenizer and processor of a model, each None where its kind has none.
+
+    Raises ModelUnavailable.
+    """
+    if not kind.sees_images:
+        return load_tokenizer(source), None
+    # Where torchvision is missing, `transformers` itself gives an empty class under this name.
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
+
+    with model_errors(source, "image processor"):
+        processor = AutoImageProcessor.from_pretrained(
+            source.path, trust_remote_code=False, **source.options
+        )
+    return None, processor
+
+
 def load_tokenizer(source: ModelSource) -> Any:
     """The tokenizer of a model, padding on the right, with a pad token that is not its EOS.
 
@@ -61,7 +78,9 @@ class LoadingWish:
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of Transformers' auto classes."""
-        attention = {} if self.attention == "auto" else {"attn_implementation": self.attention}
+        # Unasked, Transformers takes `sdpa` for every model that has it, and others as they are.
+        unasked = self.attention in ("auto", "sdpa")
+        attention = {} if unasked else {"attn_implementation": self.attention}
         return {"dtype": self.dtype, "trust_remote_code": False, **attention, **self.options}
 
 
@@ -107,7 +126,8 @@ def load_model(source: ModelSource, wish: LoadingWish) -> Any:
 
 def _require_trained_head(source: ModelSource, wish: LoadingWish, head: list[str]) -> None:
     """An adapter would leave a head that begins at random as it is."""
-    if head and wish.frozen_head and wish.kind.adapter_task is None:
+    trained = wish.kind.adapter_task is not None or wish.kind.trains_head
+    if head and wish.frozen_head and not trained:
         raise InvalidSpec(
             f"'{source.reference}' has no head for this task ({head[0]} is missing), and an adapter"
             " would leave a random one as it is: train without an adapter, or name the head in"

@@ -9,6 +9,7 @@ from trainer_core.adapter_init import InitialWeights
 from trainer_core.callbacks import Flow, as_callback
 from trainer_core.checkpoints import Checkpointer
 from trainer_core.context import TrainContext, transformer_of
+from trainer_core.own_names import own_names, require_known
 from trainer_core.rank_budget import RankBudget
 from trainer_core.rank_budget import as_callback as budget_callback
 from trainer_core.spec import AdaLoraAdapter
@@ -135,6 +136,15 @@ class ExactLoop:
                 self.flow.base_evaluation.link_into(folder)
 
         self.checkpointer.save(self.flow.step, write, self.flow.loop_state())
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        trainer: Any = self
+        with own_names(trainer.model):
+            super()._save(output_dir, state_dict)  # type: ignore[misc]
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        require_known(load_result.unexpected_keys)
+        super()._issue_warnings_after_load(load_result)  # type: ignore[misc]
 
     def _save_parts(self, folder: Path) -> None:
         for part in (self.initial, self.budget):

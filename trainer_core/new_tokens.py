@@ -9,8 +9,10 @@ from trainer_core.spec import ModelRef
 def with_new_tokens(tokenizer: Any, model: ModelRef) -> Any:
     """The tokenizer, which knows `model.add_tokens` and `model.add_special_tokens` afterwards.
 
-    Raises InvalidSpec for a token that it has already.
+    Raises InvalidSpec for a token that it has already. What reads no text (None) stays None.
     """
+    if tokenizer is None:
+        return None
     from transformers import AddedToken
 
     known = set(tokenizer.get_vocab())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.data.arrow import ArrowWriter
-from trainer_core.data.encoders import ENCODERS
+from trainer_core.data.encoders import ENCODERS, WITHOUT_TOKENIZER
 from trainer_core.data.key import content_key
 from trainer_core.data.ledger import Ledger
 from trainer_core.data.lint import Lint
@@ -155,7 +155,7 @@ class _Preparation:
     def run(self, tokenizer: Any) -> PreparedReport:
         self._staging.mkdir()
         self._sources = sources_of(self._launch, self._secrets, self._staging)
-        if tokenizer is None:
+        if tokenizer is None and self._facts.rows not in WITHOUT_TOKENIZER:
             source = locate(self._spec.model, self._launch.paths, self._secrets)
             tokenizer = load_tokenizer(source)
         tokenizer = with_new_tokens(self._fitting(tokenizer), self._spec.model)
@@ -263,7 +263,7 @@ class _Preparation:
         if ledger.dropped or ledger.cut:
             text = f"{ledger.dropped} rows were dropped and {ledger.cut} cut: see {LEDGER}"
             found.append(("rows_changed", text))
-        made_for = setup.tokenizer.model_max_length
+        made_for = getattr(setup.tokenizer, "model_max_length", encoder.max_length)
         if encoder.max_length > made_for:
             text = (
                 f"task.max_length is {encoder.max_length}, but the model is made for "

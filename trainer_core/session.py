@@ -28,7 +28,7 @@ from trainer_core.evaluation.run import evaluate, reports
 from trainer_core.events import EventType
 from trainer_core.gate import require_gate
 from trainer_core.identity import spec_hash
-from trainer_core.loading import files_of, load_tokenizer
+from trainer_core.loading import files_of, load_reader
 from trainer_core.machine import detect_hardware, take_share
 from trainer_core.memory import values_beside
 from trainer_core.model_source import local_parameters, locate
@@ -104,7 +104,7 @@ class Session:
         """Prepare in the work folder, under the content's key, so that nothing stale is used."""
         launch = self._launch.model_copy(update={"spec": spec})
         source = locate(spec.model, launch.paths, self._secrets)
-        tokenizer = load_tokenizer(source)
+        tokenizer, _ = load_reader(task_of(spec).FACTS.model, source)
         key = content_key(launch, files_of(source), self._secrets)
         folder = self._work / PREPARED / key[:16]
         prepare(launch, folder, tokenizer, self._tell, self._secrets)
@@ -123,6 +123,8 @@ class Session:
 
     def _agree_on_ends(self, spec: TrainSpec, loaded: Loaded) -> None:
         """Publish the very template that the data was rendered with, and stop where turns end."""
+        if loaded.tokenizer is None:
+            return
         use_eos(loaded.tokenizer, spec.task.end_token)
         template = None
         if (wanted := spec.task.template) is not None:
@@ -303,5 +305,5 @@ def total_steps(trainer: Any) -> int:
 
 def template_hash(tokenizer: Any) -> str | None:
     """sha256 of the chat template that the published tokenizer carries."""
-    template = tokenizer.chat_template
+    template = getattr(tokenizer, "chat_template", None)
     return hashlib.sha256(template.encode()).hexdigest() if isinstance(template, str) else None

@@ -12,6 +12,7 @@ from trainer_core.tasks import (
     clm,
     dpo,
     grpo,
+    image_classification,
     kto,
     mlm,
     sentence_transformer,
@@ -45,6 +46,7 @@ TASKS: dict[str, Task] = {
     "clm": clm,
     "mlm": mlm,
     "text_classification": text_classification,
+    "image_classification": image_classification,
     "sentence_transformer": sentence_transformer,
     "kto": kto,
 }

@@ -21,6 +21,10 @@ ADAPTERS: dict[str, str | None] = dict.fromkeys(
 """Every kind of adapter, none refused; `none` trains every weight."""
 
 
+TOKENIZER, IMAGE_PROCESSOR, PROCESSOR = "AutoTokenizer", "AutoImageProcessor", "AutoProcessor"
+"""What reads texts, images, or both."""
+
+
 def _nothing(_: TrainSpec, __: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
@@ -45,6 +49,8 @@ class ModelKind:
     weights around the base model may be missing: they begin at random; `replaces_head` says whether
     those of another size are given up too. `options` turns the spec and
     the facts of the prepared data into arguments of `from_pretrained`, such as the label map.
+    `reader` is the auto class of what turns rows into the model's inputs; one with new weights and
+    without an `adapter_task` has them trained whole beside an adapter where `trains_head` says so.
     `library` loads what is published; where it is not Transformers, `assemble` makes what is
     trained of the loaded (and adapted) model, its tokenizer, its source and the spec (None: for a
     frozen one), and `complete` writes into a published folder what it has beside a transformer.
@@ -57,9 +63,16 @@ class ModelKind:
     replaces_head: Callable[[TrainSpec], bool] = lambda _: False
     options: Callable[[TrainSpec, Mapping[str, Any]], dict[str, Any]] = _nothing
     from_config: Callable[[TrainSpec], dict[str, Any] | None] = lambda _: None
+    reader: str = TOKENIZER
+    trains_head: bool = False
     library: str = "transformers"
     assemble: Callable[[Any, Any, Any, TrainSpec | None], Any] | None = None
     complete: Callable[[Any, Path], None] = _nothing_more
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether its rows hold images."""
+        return self.reader != TOKENIZER
 
     @property
     def keeps_labels(self) -> bool:

@@ -16,8 +16,10 @@ from pathlib import Path
 
 from app.datasets.parquet import MAGIC, BrokenParquet, Footer, read_footer
 from trainer_core.data.formats import detect, to_sample
+from trainer_core.data.local import Wish, read_local
 from trainer_core.data.readers import File, kind_of, read_file
 from trainer_core.data.rows import BadRow, Row
+from trainer_core.data.trees import is_zip
 from trainer_core.errors import InvalidData, TrainerError
 from trainer_core.spec import DataSource
 
@@ -66,6 +68,8 @@ def inspect(path: Path, name: str) -> Inspection:
 def _kind(file: File) -> str:
     with file.path.open("rb") as stream:
         head = stream.read(4)
+    if is_zip(file.path):
+        return "zip"
     if not head:
         raise InvalidData(f"{file.name} is empty: upload a file with at least one row")
     try:
@@ -79,7 +83,7 @@ def _kind(file: File) -> str:
 
 def _inspect_rows(file: File, kind: str) -> Inspection:
     found = Inspection(kind, rows=0)
-    rows = read_file(file)
+    rows = read_file(file) if kind != "zip" else _in_archive(file)
     first = list(islice(rows, SEEN_FOR_FORMAT))
     found.row_format = _detect([row for row in first if row.problem is None], found)
     columns: dict[str, None] = {}
@@ -97,6 +101,11 @@ def _inspect_rows(file: File, kind: str) -> Inspection:
     found.columns = [_plain(name)[:200] for name in islice(columns, MOST_COLUMNS)]
     counter.close()
     return found
+
+
+def _in_archive(file: File) -> Iterator[Row]:
+    """Yield the rows of an archive; images are counted, and read when a job prepares its data."""
+    return read_local(file.path, file.field, file.name, Wish(images=True, part=None))
 
 
 class _Counter:

@@ -18,7 +18,10 @@ from app.store_threads import in_store_thread
 
 HEAD = 2 * 2**20
 _ELSEWHERE = "the rows are read where they are when a job prepares its data"
-_PARQUET = "the rows of a Parquet file are read when a job prepares its data"
+_WHOLE_ONLY = {
+    "parquet": "the rows of a Parquet file are read when a job prepares its data",
+    "zip": "the rows and images of a zip archive are read when a job prepares its data",
+}
 _LONG = f"only rows within the file's first {HEAD >> 20} MiB are shown"
 _LARGE = "the next row is too large to be shown; a job's preparation has more memory for it"
 _SECONDS = 30.0  # for the rows, and as long for a turn
@@ -46,8 +49,8 @@ async def preview(store: Store, dataset: Dataset, limit: int, folder: Path) -> P
     """
     if dataset.source != "upload" or dataset.size is None:
         return Preview(dataset_id=dataset.id, rows=[], note=_ELSEWHERE)
-    if dataset.file_format == "parquet":
-        return Preview(dataset_id=dataset.id, rows=[], note=_PARQUET)
+    if dataset.file_format in _WHOLE_ONLY:
+        return Preview(dataset_id=dataset.id, rows=[], note=_WHOLE_ONLY[dataset.file_format])
     name = dataset.file_name or "file"
     head = folder / f"head{suffix_of(name)}"
     await in_store_thread(_fetch, store, dataset.location, head)

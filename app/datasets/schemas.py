@@ -42,7 +42,7 @@ class UploadQuery(BaseModel):
     file_name: str | None = Field(
         None,
         max_length=255,
-        description="Its ending says the format: `.jsonl`, `.json`, `.csv`, …",
+        description="Its ending says the format: `.jsonl`, `.csv`, `.zip`, …",
         examples=["shop.jsonl"],
     )
     sha256: str | None = Field(
@@ -68,7 +68,7 @@ class DatasetOut(BaseModel):
     file_name: str | None
     size: int | None
     sha256: str | None
-    file_format: str | None = Field(description="jsonl, json, csv or parquet; null: not read yet.")
+    file_format: str | None = Field(description="jsonl, json, csv, parquet or zip; null: not read.")
     row_format: str | None = Field(
         description="messages, sharegpt, alpaca, prompt_completion, text or another one of a "
         "source's `format`; null: none fits, or several do (`problems` says which)."

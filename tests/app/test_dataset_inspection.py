@@ -2,7 +2,9 @@
 
 import contextlib
 import gzip
+import io
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -143,3 +145,25 @@ def test_footers_of_real_parquet_files(tmp_path: Path) -> None:
         path.write_bytes(whole[: -8 - cut] + b"\xff" * cut + whole[-8:])
         with contextlib.suppress(BrokenParquet):
             read_footer(path)
+
+
+def test_archives_are_looked_into(tmp_path: Path) -> None:
+    """Images by folder, or rows of any kind; what is unsafe or damaged is refused in words."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("train/cat/1.png", b"x")
+        archive.writestr("train/dog/1.png", b"x")
+        archive.writestr("test/dog/2.png", b"x")
+    found = look(tmp_path, "photos.zip", buffer.getvalue())
+    assert (found.file_format, found.row_format, found.rows) == ("zip", "labelled_images", 3)
+    assert (found.columns, found.problems, found.refused) == (["image", "label"], [], [])
+    found = look(tmp_path, "photos.zip", buffer.getvalue()[:-40])
+    assert "is no whole zip archive" in found.refused[0].message
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.jsonl", JSONL)
+    assert look(tmp_path, "rows.zip", buffer.getvalue()).row_format == "alpaca"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("../a.jsonl", JSONL)
+    assert "leads out of it" in look(tmp_path, "rows.zip", buffer.getvalue()).refused[0].message

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from tests.e2e.harness import World
+from tests.trainer_core.small_images import labelled_images, make_tiny_vit
 from tests.trainer_core.small_tasks import (
     documents,
     make_tiny_bert,
     opinions,
     preferences,
     questions,
-    write_rows,
+    write_any,
 )
 from tests.trainer_core.small_texts import answers, triplets
 from trainer_core.task import TASKS
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.train
 ROWS: dict[str, tuple[list[dict[str, Any]], str, float]] = {
     # rows, what is measured of the validation rows, and a value that guessing does not reach
     "text_classification": (opinions(160), "eval_accuracy", 0.9),
+    "image_classification": (labelled_images(120), "eval_accuracy", 0.9),
     "clm": (documents(40), "eval_perplexity", -100.0),
     "mlm": ([{"text": row["text"]} for row in opinions(160)], "eval_masked_accuracy", 0.3),
     "dpo": (preferences(60), "eval_rewards/accuracies", 0.9),
@@ -29,7 +31,11 @@ ROWS: dict[str, tuple[list[dict[str, Any]], str, float]] = {
     "sentence_transformer": (triplets(160), "eval_cosine_accuracy", 0.9),
     "grpo": (questions(60), "eval_reward", 0.9),
 }
-_ENCODERS = ("text_classification", "mlm", "sentence_transformer")
+_MODELS = {
+    **dict.fromkeys(("text_classification", "mlm", "sentence_transformer"), make_tiny_bert),
+    "image_classification": make_tiny_vit,
+}
+"""What a task is trained on, where it is not the stack's own Llama."""
 FURTHER: dict[str, dict[str, Any]] = {
     "mlm": {"line_by_line": True, "mlm_probability": 0.3},
     "grpo": {
@@ -46,17 +52,24 @@ FURTHER: dict[str, dict[str, Any]] = {
 def test_a_job_of_each_task(world: World, tmp_path: Path, task: str) -> None:
     """Losses fall, the measure reaches its mark, the folder loads in the library alone."""
     rows, measure, mark = ROWS[task]
-    path = write_rows(world.data / f"{task}.jsonl", rows)
-    model = world.model.parent / "bert"
-    if task in _ENCODERS and not model.exists():
-        make_tiny_bert(model)
+    path = write_any(world.data / task, rows)
+    source = {"source": "folder", "path": str(path)}
+    if path.suffix == ".zip":  # as users without a shared disk bring their images
+        uploaded = world.client.upload(path, task.replace("_", "-"))
+        assert (uploaded["file_format"], uploaded["rows"]) == ("zip", len(rows))
+        source = {"source": "dataset", "path": uploaded["id"]}
+    make = _MODELS.get(task)
+    model = world.model if make is None else world.model.parent / make.__name__
+    if make is not None and not model.exists():
+        make(model)
     spec = world.spec(steps=60, task={"type": task} | FURTHER.get(task, {}))
+    if task == "image_classification":  # images have no length
+        del spec["task"]["max_length"]
     spec["data"] = {
-        "train": [{"source": "folder", "path": str(path)}],
+        "train": [source],
         "validation": {"split_ratio": 0.2},
     }
-    if task in _ENCODERS:
-        spec["model"]["name_or_path"] = str(model)
+    spec["model"]["name_or_path"] = str(model)
     if task not in ("dpo", "kto"):  # a random base has nothing that an adapter could bring out
         del spec["adapter"]
     batch = 32 if task == "grpo" else 4  # two groups of answers, else rows
@@ -97,6 +110,9 @@ def _loaded(folder: Path, task: str) -> Any:
         return transformers.AutoModelForCausalLM.from_pretrained(folder)
     if task == "mlm":
         return transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    if task == "image_classification":
+        pipeline = transformers.pipeline(task.replace("_", "-"), model=str(folder))
+        return pipeline.model.config.id2label == {0: "cat", 1: "dog", 2: "고래"}
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     assert model.config.id2label == {0: "bad", 1: "good"}
     return model

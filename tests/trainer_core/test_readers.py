@@ -230,7 +230,7 @@ def test_unreadable_file(tmp_path: Path) -> None:
 def test_a_file_that_unpacks_to_far_more_than_text_does_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(readers, "_HARMLESS", 1 << 20)
+    monkeypatch.setattr(readers, "HARMLESS", 1 << 20)
     row = b'{"text": "' + b"a" * 5000 + b'"}'
     rows = {"a.jsonl.gz": row + b"\n", "a.json.gz": row + b",", "a.csv.gz": b"a" * 5000 + b"\n"}
     path = tmp_path / name

@@ -322,3 +322,27 @@ def test_key_of_what_the_hub_does_not_have(hub: str, tmp_path: Path) -> None:
     (tmp_path / "2").mkdir()
     said = run_prepare(given, tmp_path / "2", hub, code=KEY, **{"hub-token": "hf_right"})
     assert said.startswith("ModelUnavailable|model.name_or_path|the hub does not tell the revision")
+
+
+def test_labels_of_the_hub_come_by_name_and_images_as_files() -> None:
+    """Numbers of a ClassLabel are names, −1 is no label; nothing is decoded on the way."""
+    from datasets import ClassLabel, Dataset, Features, Image, List, Value
+
+    from trainer_core.data.hub import as_stored
+
+    features = Features(
+        {
+            "img": Image(),
+            "images": List(Image()),
+            "label": ClassLabel(names=["cat", "dog"]),
+            "count": Value("int64"),
+        }
+    )
+    stored = {"bytes": b"no image", "path": "a.png"}
+    rows = [{"img": stored, "images": [stored], "label": i, "count": 1} for i in (0, 1, -1)]
+    dataset = Dataset.from_list(rows, features=features)
+    found = list(as_stored(dataset))
+    assert [row["label"] for row in found] == ["cat", "dog", None]
+    assert found[0]["img"] == stored
+    assert found[0]["images"] == [stored]
+    assert found[0]["count"] == 1

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.trainer_core.runs import Outcome, Zygote, signal_at
+from tests.trainer_core.small_images import labelled_images
 from tests.trainer_core.small_tasks import Small, documents, opinions, preferences, questions
 from tests.trainer_core.small_texts import answers, judged, pairs
 from trainer_core.publish.manifest import read_manifest
@@ -17,6 +18,24 @@ VARIANTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]]
         {"type": "text_classification", "class_weights": "balanced"},
         opinions(40),
         {"training": {"gradient_accumulation_steps": 2, "num_train_epochs": 3}},
+    ),
+    "image_classification": (
+        {
+            "type": "image_classification",
+            "class_weights": "balanced",
+            "augmentation": {
+                "random_resized_crop": 0.5,
+                "horizontal_flip": 0.5,
+                "color_jitter": 0.2,
+            },
+        },
+        labelled_images(40),
+        {"training": {"gradient_accumulation_steps": 2, "num_train_epochs": 3}},
+    ),
+    "image_classification_lora": (
+        {"type": "image_classification"},
+        labelled_images(40),
+        {"adapter": LORA},
     ),
     "dpo_lora": (
         {"type": "dpo", "loss_type": ["sigmoid", "sft"], "disable_dropout": False},

@@ -16,6 +16,7 @@ from trainer_core.loading import (
     LoadingWish,
     files_of,
     load_model,
+    load_reader,
     load_tokenizer,
     model_errors,
     new_model,
@@ -40,8 +41,9 @@ def load(
     from transformers import set_seed
 
     source = locate(spec.model, paths, secrets)
-    tokenizer = with_new_tokens(load_tokenizer(_tokenizer_source(source, paths)), spec.model)
     kind = task_of(spec).FACTS.model
+    tokenizer, processor = load_reader(kind, _tokenizer_source(source, paths))
+    tokenizer = with_new_tokens(tokenizer, spec.model)
     wish = LoadingWish(
         kind,
         weights_dtype(spec),
@@ -54,7 +56,9 @@ def load(
     def base(wish: LoadingWish) -> Any:
         set_seed(spec.training.seed)  # a new head and new tokens begin at random
         model = _load_model(spec, (source, tokenizer), paths, wish)
-        fit_embeddings(model, tokenizer, source.reference, grows=bool(spec.model.new_tokens))
+        if tokenizer is not None:
+            grows = bool(spec.model.new_tokens)
+            fit_embeddings(model, tokenizer, source.reference, grows=grows)
         if hasattr(model.config, "use_cache"):
             model.config.use_cache = False
         return model
@@ -69,7 +73,7 @@ def load(
     if kind.assemble is not None:
         model = kind.assemble(model, tokenizer, source, spec)
     unpacked = partial(base, wish) if packed else None
-    return Loaded(model, tokenizer, source.reference, described, initial, unpacked)
+    return Loaded(model, tokenizer, source.reference, described, initial, unpacked, processor)
 
 
 def _calibration(spec: TrainSpec, source: ModelSource, paths: Paths) -> Calibration | None:
@@ -117,7 +121,8 @@ def _load_model(
             "quantization",
         )
     model = load_model(_base_source(*base, paths), wish)
-    fit_embeddings(model, tokenizer, source.reference, grows=True)  # an adapter brings their rows
+    if tokenizer is not None:
+        fit_embeddings(model, tokenizer, source.reference, grows=True)  # an adapter brings rows
     with model_errors(source, "adapter"):
         adapted = PeftModel.from_pretrained(model, source.path)
     merged = unload_merged(adapted)

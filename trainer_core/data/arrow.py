@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +43,7 @@ class ArrowWriter:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Add one row."""
-        tokens = 0
+        tokens = 0 if self._layout.sequences else 1
         for name in self._layout.sequences:
             tokens += len(row[name])
             self._digest.update(len(row[name]).to_bytes(8, "little"))
@@ -51,6 +51,9 @@ class ArrowWriter:
         for name, kind in self._layout.columns.items():
             if kind == "text":
                 length += self._write_text(name, row[name])
+                continue
+            if kind == "files":
+                length += self._write_files(name, row[name])
                 continue
             values = np.asarray(row[name], dtype=_DTYPES[kind])
             self._columns[name].append(values)
@@ -70,6 +73,14 @@ class ArrowWriter:
         self._digest.update(len(encoded).to_bytes(8, "little") + encoded)
         return len(encoded)
 
+    def _write_files(self, name: str, files: Sequence[bytes]) -> int:
+        """Add a row's files; returns their bytes."""
+        self._columns[name].append(list(files))
+        self._digest.update(len(files).to_bytes(8, "little"))
+        for content in files:
+            self._digest.update(len(content).to_bytes(8, "little") + content)
+        return sum(map(len, files))
+
     def _flush(self) -> None:
         import pyarrow as pa
 
@@ -81,6 +92,8 @@ class ArrowWriter:
                 arrays.append(pa.ListArray.from_arrays(offsets, np.concatenate(rows)))
             elif kind == "text":
                 arrays.append(pa.array(list(rows), type=pa.string()))
+            elif kind == "files":
+                arrays.append(pa.array(list(rows), type=_arrow_type(kind)))
             else:
                 arrays.append(pa.array(np.stack(rows)))
             rows.clear()
@@ -128,6 +141,8 @@ class ArrowRows:
 
     def lengths(self) -> list[int]:
         """Tokens of each row; where it has several sequences, of the longest one."""
+        if not self._layout.sequences:
+            return [1] * len(self)
         found: list[int] = []
         for columns in self._columns:
             parts = [np.diff(columns[name][0]) for name in self._layout.sequences]
@@ -140,18 +155,20 @@ def _arrow_type(kind: ColumnKind) -> Any:
 
     if kind == "text":
         return pa.string()
+    if kind == "files":
+        return pa.list_(pa.binary())
     number = pa.int32() if kind in ("ints", "int") else pa.float32()
     return pa.list_(number) if kind in _LISTS else number
 
 
-class _Texts:
-    """The texts of a column by number; each is decoded when it is asked for."""
+class _Values:
+    """The values of a column by number; each is decoded when it is asked for."""
 
     def __init__(self, column: Any) -> None:
         self._column = column
 
-    def __getitem__(self, number: int) -> str:
-        return str(self._column[number].as_py())
+    def __getitem__(self, number: int) -> Any:
+        return self._column[number].as_py()
 
 
 def _views(batch: Any, layout: Layout) -> dict[str, tuple[Any, Any]]:
@@ -160,8 +177,8 @@ def _views(batch: Any, layout: Layout) -> dict[str, tuple[Any, Any]]:
         column = batch.column(name)
         if kind in _LISTS:
             views[name] = (column.offsets.to_numpy(), column.values.to_numpy())
-        elif kind == "text":
-            views[name] = (None, _Texts(column))
+        elif kind in ("text", "files"):
+            views[name] = (None, _Values(column))
         else:
             views[name] = (None, column.to_numpy())
     return views

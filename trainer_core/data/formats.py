@@ -6,6 +6,7 @@ from typing import Any
 
 from trainer_core.data import (
     chat_formats,
+    image_formats,
     judged_formats,
     labelled_formats,
     preference_formats,
@@ -27,6 +28,7 @@ FORMATS: dict[str, RowFormat] = {
     "preference": preference_formats.PREFERENCE,
     "prompt": prompt_formats.PROMPT,
     "classification": labelled_formats.CLASSIFICATION,
+    "labelled_images": image_formats.LABELLED_IMAGES,
     "segments": chat_formats.SEGMENTS,
     "unpaired_preference": judged_formats.UNPAIRED_PREFERENCE,
     "judged_messages": judged_formats.JUDGED_MESSAGES,

@@ -1,7 +1,7 @@
 """Data sets of the Hugging Face hub."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,32 @@ def read_dataset(source: DataSource, field: str, secrets: Mapping[str, str]) -> 
     """
     name, split = source.path, source.split or "train"
     dataset = _load(source, split, field, token_of(source.token, f"{field}.token", secrets))
-    for number, values in enumerate(dataset, 1):
+    for number, values in enumerate(as_stored(dataset), 1):
         yield Row(Place(field, f"{name} ({split})", number, "row"), values)
+
+
+def as_stored(dataset: Any) -> Iterator[dict[str, Any]]:
+    """Rows with images as the files that they are, and labels that are numbers by their names."""
+    from datasets import ClassLabel, Image, List
+
+    labels = {}
+    for column, feature in dataset.features.items():
+        if isinstance(feature, Image):
+            dataset = dataset.cast_column(column, Image(decode=False))
+        elif isinstance(feature, List) and isinstance(feature.feature, Image):
+            dataset = dataset.cast_column(column, List(Image(decode=False)))
+        elif isinstance(feature, ClassLabel) and feature.names:
+            labels[column] = feature.names
+    for values in dataset:
+        named = {column: _named(values[column], names) for column, names in labels.items()}
+        yield values | named
+
+
+def _named(label: Any, names: Sequence[str]) -> Any:
+    """The name of a label that is a number; −1 means that a row has none."""
+    if not isinstance(label, int):
+        return label
+    return names[label] if 0 <= label < len(names) else None
 
 
 def token_of(token: SecretRef | None, field: str, secrets: Mapping[str, str]) -> str | None:

@@ -6,13 +6,13 @@ from typing import Any
 
 from trainer_core.data import hub, s3
 from trainer_core.data.sink import split_seed
-from trainer_core.data.sources import Source, files_of, sources_of
+from trainer_core.data.sources import Source, sources_of
 from trainer_core.data.tokenizer import folder_hash
 from trainer_core.publish.manifest import canonical_hash, sha256_file
 from trainer_core.spec import Launch, SplitRatio
 
 # Raised with every change that makes other tokens or labels of the same rows.
-VERSION = 2
+VERSION = 3
 
 
 def content_key(
@@ -64,9 +64,7 @@ def _content(source: Source, launch: Launch, secrets: Mapping[str, str]) -> list
         return [spec.path, sha, spec.subset, spec.split]
     # Names count: they decide how a file is read, and in which order.
     base = root if root.is_dir() else root.parent
-    return [
-        [path.relative_to(base).as_posix(), sha256_file(path)] for path in files_of(root, field)
-    ]
+    return [[path.relative_to(base).as_posix(), sha256_file(path)] for path in source.files()]
 
 
 def _tokenizer(launch: Launch, folder: Path | None, secrets: Mapping[str, str]) -> str:

@@ -4,16 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-ColumnKind = Literal["ints", "floats", "int", "float", "text"]
-"""A list of int32 or float32, one such number, or a text. A new kind goes here and into
-`arrow.py`."""
+ColumnKind = Literal["ints", "floats", "int", "float", "text", "files"]
+"""A list of int32 or float32, one such number, a text, or a list of files' bytes. A new kind goes
+here and into `arrow.py`."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """Columns by name. `sequences` are the lists of tokens; `targets` the lists of labels.
 
-    A label of −100 carries no loss. A layout without `targets` learns one thing a row.
+    A label of −100 carries no loss. A layout without `targets` learns one thing a row, one without
+    `sequences` is of rows that count as one token each.
     """
 
     columns: Mapping[str, ColumnKind]

@@ -9,36 +9,64 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from trainer_core.data.jsonstream import Scanner
 from trainer_core.data.rows import Place, Row
+from trainer_core.data.trees import DAMAGED, HARMLESS, MOST_GROWTH, Beside, Tree
 from trainer_core.errors import InvalidData
 
 Lines = Iterator[tuple[int, str]]
 _DELIMITERS = ",;\t|"
 _PARQUET_MAGIC = b"PAR1"
 _MAX_LINE = 256 << 20
-# Text is packed to a twentieth or so; what grows more than this was made to.
-_MOST_GROWTH = 200
-_HARMLESS = 256 << 20
+_MOST_AT_ONCE = 64 << 20  # bytes of Parquet rows
 _MOST_EMPTY = 100_000  # lines in a row
 _MOST_BLANK = 8 << 20  # characters in a row
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
 
 
 class File:
-    """A local file of a source: the spec's field that names it, its path and its shown name."""
+    """A file of a source: the spec's field that names it, its path and its shown name.
 
-    def __init__(self, field: str, path: Path, name: str | None = None) -> None:
+    With `tree` it is a file of a folder or archive, and `path` its name there.
+    """
+
+    def __init__(
+        self, field: str, path: Path, name: str | None = None, tree: Tree | None = None
+    ) -> None:
         self.field = field
         self.path = path
         self.name = name or path.name
+        self._tree = tree
+        self._beside = None
+        if tree is not None:
+            self._beside = Beside(tree, PurePosixPath(path.as_posix()).parent)
+
+    @classmethod
+    def of(cls, tree: Tree, name: str) -> "File":
+        """A file of a tree."""
+        return cls(tree.field, Path(name), name, tree)
 
     def place(self, number: int, unit: str = "line") -> Place:
         """The place of line (or row) `number`."""
-        return Place(self.field, self.name, number, unit)
+        return Place(self.field, self.name, number, unit, self._beside)
+
+    def open(self) -> IO[bytes]:
+        """Its bytes as they are."""
+        return self.path.open("rb") if self._tree is None else self._tree.open(self.path.as_posix())
+
+    def packed(self) -> Path | IO[bytes]:
+        """What a decompressor opens: a path where there is one, so that it closes it, too."""
+        return self.path if self._tree is None else self.open()
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        if self._tree is None:
+            return self.path.stat().st_size
+        return self._tree.size(self.path.as_posix())
 
     def error(self, message: str) -> InvalidData:
         """An error that names the field and the file."""
@@ -54,7 +82,10 @@ def read_file(file: File) -> Iterator[Row]:
     try:
         yield from _READERS[kind_of(file)](file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise file.error(f" is a damaged gzip file ({error}): compress it again") from error
+        kind = "gzip file" if file.path.suffix == ".gz" else "file of its archive"
+        raise file.error(f" is a damaged {kind} ({error}): compress it again") from error
+    except DAMAGED as error:
+        raise file.error(f" is damaged ({error}): pack the archive again") from error
     except OSError as error:
         raise file.error(f" cannot be read: {error.strerror or error}") from error
 
@@ -103,8 +134,8 @@ def _sniff_json(head: bytes) -> str | None:
 
 def _open(file: File) -> IO[bytes]:
     if file.path.name.lower().endswith(".gz"):
-        return cast("IO[bytes]", gzip.open(file.path, "rb"))
-    return file.path.open("rb")
+        return cast("IO[bytes]", gzip.open(file.packed(), "rb"))
+    return file.open()
 
 
 def _lines(file: File) -> Lines:
@@ -125,13 +156,13 @@ def _most_unpacked(file: File) -> float:
     """Bytes that a file may unpack to; a file that is not packed is what it is."""
     if not file.path.name.lower().endswith(".gz"):
         return math.inf
-    return max(_HARMLESS, _MOST_GROWTH * file.path.stat().st_size)
+    return max(HARMLESS, MOST_GROWTH * file.size)
 
 
 def _bomb(file: File, line: int, grown: bool) -> InvalidData:  # noqa: FBT001
     if grown:
         return file.error(
-            f" unpacks to more than {_MOST_GROWTH} times its size: such a file is not read; give "
+            f" unpacks to more than {MOST_GROWTH} times its size: such a file is not read; give "
             "it unpacked if it is meant so"
         )
     return file.error(f" line {line} is the last of very many empty ones: take them out")
@@ -284,8 +315,8 @@ def _read_parquet(file: File) -> Iterator[Row]:
 
     number = 0
     try:
-        with pq.ParquetFile(file.path) as table:
-            for batch in table.iter_batches(batch_size=256):
+        with file.open() as opened, pq.ParquetFile(opened) as table:
+            for batch in table.iter_batches(batch_size=_rows_at_once(table.metadata)):
                 for values in batch.to_pylist():
                     number += 1
                     yield Row(file.place(number, "row"), values)
@@ -300,6 +331,13 @@ def _read_parquet(file: File) -> Iterator[Row]:
         raise file.error(f" is not a whole Parquet file{behind} ({reason}): write it again") from (
             error
         )
+
+
+def _rows_at_once(metadata: Any) -> int:
+    """256, or fewer where rows are large, as those with images are."""
+    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+    each = sum(int(group.total_byte_size) for group in groups) // max(int(metadata.num_rows), 1)
+    return max(1, min(256, _MOST_AT_ONCE // max(each, 1)))
 
 
 def _json_reason(error: Exception) -> str:

@@ -17,7 +17,10 @@ Outcomes = Iterator[tuple[Place, PreparedRow | BadRow]]
 
 @dataclass(frozen=True)
 class EncodingSetup:
-    """What an encoder is made from; `template` is None for tasks without chat templates."""
+    """What an encoder is made from; `template` is None for tasks without chat templates.
+
+    `tokenizer` is None for kinds of rows without text.
+    """
 
     spec: TrainSpec
     tokenizer: Any

@@ -1,8 +1,12 @@
 """The things that flow through preparation: rows with their place, and what they become."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from trainer_core.data.trees import Beside
 
 Message = dict[str, Any]
 """`role` and `content` are strings; what else there is (`tool_calls`, `name`, …) is the template's.
@@ -20,12 +24,16 @@ class BadRow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a row stands: the spec's field, the file or data set, and the line or row from 1."""
+    """Where a row stands: the spec's field, the file or data set, and the line or row from 1.
+
+    `beside` are the files that the row may name; None where there are none.
+    """
 
     field: str
     name: str
     number: int
     unit: str = "line"
+    beside: "Beside | None" = dataclass_field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.name} {self.unit} {self.number}"
@@ -50,7 +58,7 @@ class Conversation:
 
     messages: list[Message]
     prompt_messages: int | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = dataclass_field(default_factory=dict)
     silent: frozenset[int] = frozenset()
 
 
@@ -75,6 +83,14 @@ class LabelledText:
 
     text: str
     pair: str | None
+    label: Any
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledImage:
+    """An image as the row gives it (bytes, or where it is), and what the row says is its label."""
+
+    image: Any
     label: Any
 
 
@@ -112,7 +128,17 @@ class Judged:
     desirable: bool
 
 
-Sample = Conversation | PlainText | Segments | LabelledText | Preference | Prompt | Texts | Judged
+Sample = (
+    Conversation
+    | PlainText
+    | Segments
+    | LabelledText
+    | LabelledImage
+    | Preference
+    | Prompt
+    | Texts
+    | Judged
+)
 
 
 def spoken(sample: Sample) -> PlainText:

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer_core.data.readers import is_data_file
+from trainer_core.data.local import is_read
+from trainer_core.data.trees import stays_inside
 from trainer_core.errors import DataUnavailable, InvalidData, InvalidSpec
 
 
@@ -21,10 +22,11 @@ def split_uri(uri: str, field: str) -> tuple[str, str]:
     return bucket, key
 
 
-def fetch(uri: str, field: str, cache: Path) -> Path:
+def fetch(uri: str, field: str, cache: Path, *, images: bool = False) -> Path:
     """Download an object, or all data files below a prefix, to `cache`; returns file or folder.
 
-    Raises InvalidData where there is nothing, DataUnavailable where the store cannot be reached.
+    With `images` those too, and all in the folders that their keys name. Raises InvalidData where
+    there is nothing, DataUnavailable where the store cannot be reached.
     """
     bucket, key = split_uri(uri, f"{field}.path")
     with _explained(uri, f"{field}.path"):
@@ -33,13 +35,23 @@ def fetch(uri: str, field: str, cache: Path) -> Path:
         if key in keys:
             return _download(client, bucket, key, cache / Path(key).name)
         prefix = key.rstrip("/") + "/"
-        below = [k for k in keys if k.startswith(prefix) and is_data_file(Path(k))]
+        below = [k for k in keys if k.startswith(prefix) and is_read(k, images=images)]
         for number, name in enumerate(below):
             # Keys may hold anything, also `..`: only their last part becomes a file's name.
-            _download(client, bucket, name, cache / "files" / f"{number:05d}" / Path(name).name)
+            inside = f"{number:05d}/{Path(name).name}"
+            if images:
+                inside = _inside(name.removeprefix(prefix), field)
+            _download(client, bucket, name, cache / "files" / inside)
     if not below:
         raise InvalidData(f"{field}: there is no data file at '{uri}'", f"{field}.path")
     return cache / "files"
+
+
+def _inside(name: str, field: str) -> str:
+    """The name of a file in a folder; raises InvalidData for one that might leave it."""
+    if not stays_inside(name):
+        raise InvalidData(f"{field}: the key '{name[:200]}' leads out of its folder", field)
+    return name
 
 
 def etags(uri: str, field: str) -> list[list[str]]:

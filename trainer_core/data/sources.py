@@ -5,10 +5,12 @@ from itertools import islice
 from pathlib import Path
 
 from trainer_core.data import hub, s3
-from trainer_core.data.readers import File, is_data_file, read_file
+from trainer_core.data.local import Wish, is_read, read_local
 from trainer_core.data.rows import Row
+from trainer_core.data.trees import FolderTree
 from trainer_core.errors import InvalidData, InvalidSpec
 from trainer_core.spec import DataSource, Launch
+from trainer_core.task import task_of
 
 
 class Source:
@@ -28,6 +30,8 @@ class Source:
         self._secrets = secrets
         self._cache = cache / key
         self._local: Path | None = None
+        images = task_of(launch.spec).FACTS.model.sees_images
+        self._wish = Wish(images=images, part=block)
 
     def rows(self) -> Iterator[Row]:
         """The first `num_samples` rows in order; raises InvalidData or DataUnavailable."""
@@ -37,10 +41,8 @@ class Source:
         root = self.local()
         if root is None:
             yield from hub.read_dataset(self.spec, self.field, self._secrets)
-            return
-        for path in files_of(root, self.field):
-            name = path.relative_to(root).as_posix() if path != root else path.name
-            yield from read_file(File(self.field, path, name))
+        else:
+            yield from read_local(root, self.field, root.name, self._wish)
 
     def local(self) -> Path | None:
         """The local file or folder of the source; None for a data set that the hub serves.
@@ -60,12 +62,20 @@ class Source:
         if self.spec.source == "folder":
             return allowed_path(self.spec.path, self._launch.paths.data_folders, self.field)
         if self.spec.source == "s3":
-            return s3.fetch(self.spec.path, self.field, self._cache)
+            return s3.fetch(self.spec.path, self.field, self._cache, images=self._wish.images)
         raise InvalidSpec(
             f"{self.field}.source is '{self.spec.source}', which only the service can fetch: "
             "submit a job, or use 'folder', 's3' or 'hub' here",
             f"{self.field}.source",
         )
+
+    def files(self) -> list[Path]:
+        """The local files whose content decides the rows, sorted."""
+        root = self.local()
+        if root is None or not root.is_dir():
+            return [] if root is None else [root]
+        names = FolderTree(root, self.field).names()
+        return [root / name for name in names if is_read(name, images=self._wish.images)]
 
 
 def source_fields(launch: Launch) -> Iterator[tuple[str, DataSource]]:
@@ -126,26 +136,3 @@ def _is_data(path: Path) -> bool:
         return path.is_file() or path.is_dir()
     except (OSError, ValueError):
         return False
-
-
-def files_of(root: Path, field: str) -> list[Path]:
-    """The data files of a file or folder, sorted; raises InvalidData where there are none.
-
-    Links of a folder that lead out of it are refused.
-    """
-    if not root.is_dir():
-        return [root]
-    found = sorted(path for path in root.rglob("*") if path.is_file() and is_data_file(path))
-    for path in found:
-        if not path.resolve().is_relative_to(root.resolve()):
-            raise InvalidSpec(
-                f"{field}.path holds '{path.relative_to(root)}', a link that leads out of the "
-                "folder: copy the file instead",
-                f"{field}.path",
-            )
-    if not found:
-        raise InvalidData(
-            f"{field}: the folder '{root.name}' holds no .jsonl, .json, .csv or .parquet file",
-            f"{field}.path",
-        )
-    return found

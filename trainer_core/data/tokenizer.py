@@ -17,11 +17,18 @@ FILES = (
     "merges.txt",
     "vocab.txt",
     "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
 )
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """sha256 over what decides which tokens a text becomes, and the chat template."""
+    """sha256 over what decides which tokens a text becomes, and the chat template.
+
+    Empty for what reads no text (None).
+    """
+    if tokenizer is None:
+        return ""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     parts = {
         # Truncation and padding are the state of the last call, not of the tokenizer.

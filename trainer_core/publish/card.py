@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer_core.spec import DataSource, TrainSpec
 from trainer_core.task import task_of
-from trainer_core.task_facts import ModelKind
+from trainer_core.task_facts import IMAGE_PROCESSOR, ModelKind
 
 _NOT_SETTINGS = {"type", "chat_template", "default_system", "loss_on", "label_names"}
 _SHOWN_LABELS = 20
@@ -23,6 +23,12 @@ folder = "…"  # this folder
 model = SentenceTransformer(folder)
 vectors = model.encode(["a text", "another one"])
 similarities = model.similarity(vectors, vectors)"""
+
+_OF_IMAGES = """from transformers import pipeline
+
+folder = "…"  # this folder
+classify = pipeline("image-classification", model=folder)
+print(classify("image.png"))"""
 
 
 @dataclass(frozen=True)
@@ -114,10 +120,11 @@ def _results(spec: TrainSpec, facts: CardFacts) -> dict[str, Any]:
 def _data(spec: TrainSpec, facts: CardFacts) -> dict[str, Any]:
     report = facts.report
     rows = {f"source {i}": _source(s) for i, s in enumerate(spec.data.train)}
+    has_tokens = task_of(spec).FACTS.model.reader != IMAGE_PROCESSOR
     counted = {
         "rows": report.get("rows_kept"),
-        "tokens": report.get("total_tokens"),
-        "tokens with loss": report.get("trained_tokens"),
+        "tokens": report.get("total_tokens") if has_tokens else None,
+        "tokens with loss": report.get("trained_tokens") if has_tokens else None,
         "loss on": getattr(spec.task, "loss_on", None),
         "labels": _labels(report),
         "data hash": report.get("data_hash"),
@@ -166,6 +173,8 @@ def _loading(spec: TrainSpec, facts: CardFacts) -> str:
     if kind.library == "sentence-transformers":
         return _EMBEDDING
     auto_class = kind.auto_class
+    if facts.kind != "adapter" and kind.reader == IMAGE_PROCESSOR:
+        return _OF_IMAGES
     if facts.kind != "adapter":
         return _snippet(f"from transformers import {auto_class}, AutoTokenizer", auto_class)
     if kind.new_head:
@@ -178,16 +187,20 @@ def _loading(spec: TrainSpec, facts: CardFacts) -> str:
 def _beside_base(kind: ModelKind, base: str) -> str:
     """For kinds of models that PEFT has no class of its own for, or whose labels the folder has."""
     config, given, labels = "", "", ""
+    reader, reading = ", AutoTokenizer", "tokenizer = AutoTokenizer.from_pretrained(folder)"
+    if kind.reader == IMAGE_PROCESSOR:
+        reader = f"\nfrom transformers.models.auto.image_processing_auto import {IMAGE_PROCESSOR}"
+        reading = f"processor = {IMAGE_PROCESSOR}.from_pretrained(folder)"
     if kind.keeps_labels:
         config, given = "AutoConfig, ", ", config=config"
         labels = "config = AutoConfig.from_pretrained(folder)  # with the names of the labels\n"
     return (
         "from peft import PeftModel\n"
-        f"from transformers import {config}{kind.auto_class}, AutoTokenizer\n\n"
+        f"from transformers import {config}{kind.auto_class}{reader}\n\n"
         'folder = "…"  # this folder\n'
         f"{labels}base = {kind.auto_class}.from_pretrained({json.dumps(base)}{given})\n"
         "model = PeftModel.from_pretrained(base, folder)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(folder)"
+        f"{reading}"
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from trainer_core.context import Loaded
 
 _PROBE_TOKENS = 16
+_PROBE_PIXELS = 64
 _LIMIT = 1e-3
 _LIMIT_16_BIT = 5e-2  # rounding of a product in bf16, added up over the layers
 
@@ -78,7 +79,8 @@ def _probe(model: Any) -> dict[str, Any]:
     if rows is not None:
         ids = torch.arange(_PROBE_TOKENS, device=model.device)[None] * 7919 % rows
         return {"input_ids": ids}
-    shape = (1, model.config.num_channels, model.config.image_size, model.config.image_size)
+    size = getattr(model.config, "image_size", _PROBE_PIXELS)
+    shape = (1, model.config.num_channels, *([size] * 2 if isinstance(size, int) else size))
     pixels = torch.linspace(-1, 1, shape[1] * shape[2] * shape[3], device=model.device)
     return {"pixel_values": pixels.reshape(shape).to(model.dtype)}
 

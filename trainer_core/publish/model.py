@@ -70,7 +70,7 @@ def _write(
             save_model_config(model, folder)  # the label map
         if publication.spec.publish.merge == "always":
             model, card = _merge_if_true(folder, model, loaded, publication, report)
-    loaded.tokenizer.save_pretrained(folder)
+    loaded.reader.save_pretrained(folder)
     publication.complete(folder)
     check_weights(folder, model, report)
     (folder / "README.md").write_text(model_card(publication.spec, card))

@@ -35,7 +35,9 @@ from trainer_core.spec.task import TaskSpec
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
 from trainer_core.spec.tasks.grpo import GrpoTask
+from trainer_core.spec.tasks.image_classification import Augmentation, ImageClassificationTask
 from trainer_core.spec.tasks.kto import KtoTask
+from trainer_core.spec.tasks.labels import LabelledTask
 from trainer_core.spec.tasks.mlm import MlmTask, TokenizerTraining
 from trainer_core.spec.tasks.sentence_transformer import SentenceTransformerTask
 from trainer_core.spec.tasks.sft import SftTask
@@ -46,6 +48,7 @@ from trainer_core.spec.training import Distributed, Training
 __all__ = [
     "AdaLoraAdapter",
     "Adapter",
+    "Augmentation",
     "Checkpoint",
     "ClmTask",
     "Data",
@@ -60,7 +63,9 @@ __all__ = [
     "Generation",
     "GrpoTask",
     "Ia3Adapter",
+    "ImageClassificationTask",
     "KtoTask",
+    "LabelledTask",
     "Launch",
     "LayerNormAdapter",
     "LoraAdapter",

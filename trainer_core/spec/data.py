@@ -16,6 +16,7 @@ DataFormat = Literal[
     "segments",
     "text",
     "classification",
+    "labelled_images",
     "preference",
     "prompt",
     "unpaired_preference",

@@ -7,6 +7,7 @@ from pydantic import Field
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
 from trainer_core.spec.tasks.grpo import GrpoTask
+from trainer_core.spec.tasks.image_classification import ImageClassificationTask
 from trainer_core.spec.tasks.kto import KtoTask
 from trainer_core.spec.tasks.mlm import MlmTask
 from trainer_core.spec.tasks.sentence_transformer import SentenceTransformerTask
@@ -20,6 +21,7 @@ TaskSpec = Annotated[
     | ClmTask
     | MlmTask
     | TextClassificationTask
+    | ImageClassificationTask
     | SentenceTransformerTask
     | KtoTask,
     Field(discriminator="type"),
