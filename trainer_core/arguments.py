@@ -46,6 +46,9 @@ _OURS: dict[str, Any] = {
     "logging_nan_inf_filter": False,  # a NaN must not be logged as the average of the others
     "remove_unused_columns": False,
     "dataloader_num_workers": 0,
+    "average_tokens_across_devices": False,  # `trainer_core.rank_loop` does it for every task
+    # Every trained weight has a part in every loss; looking for others would cost a walk each step.
+    "ddp_find_unused_parameters": False,
 }
 
 

@@ -26,7 +26,7 @@ class BestModel:
     links), so that a resumed run still has them.
     """
 
-    def __init__(self, spec: TrainSpec, work: Path) -> None:
+    def __init__(self, spec: TrainSpec, work: Path, *, keeps: bool = True) -> None:
         wish = spec.checkpoint
         self.metric = wish.metric_for_best_model or "loss"
         self.publishes = wish.load_best_model_at_end
@@ -37,6 +37,7 @@ class BestModel:
         self._stopping = wish.early_stopping
         self._without_gain = 0
         self._work = work
+        self._keeps = keeps
 
     @property
     def is_exhausted(self) -> bool:
@@ -55,7 +56,7 @@ class BestModel:
             )
         if self._is_better(float(value)):
             self.value, self.step, self.measured = float(value), step, dict(measured)
-            if self.publishes:
+            if self.publishes and self._keeps:
                 self._keep(trainer)
 
     def _is_better(self, value: float) -> bool:
@@ -114,13 +115,18 @@ class BestModel:
         self.value, self.step = state.get("value"), int(state.get("step", 0))
         self.measured = dict(state.get("measured", {}))
         self._without_gain = int(state.get("without_gain", 0))
+        if not self._keeps:
+            return
         ours = self._work / FOLDER
         shutil.rmtree(ours, ignore_errors=True)
         if (checkpoint / FOLDER).is_dir():
             shutil.copytree(checkpoint / FOLDER, ours)
 
 
-def best_of(spec: TrainSpec, work: Path) -> BestModel | None:
-    """What follows the metric of a resolved spec; None where nothing depends on it."""
+def best_of(spec: TrainSpec, work: Path, *, keeps: bool = True) -> BestModel | None:
+    """What follows the metric of a resolved spec; None where nothing depends on it.
+
+    `keeps`: whether this process writes the weights; of several ranks one does.
+    """
     wanted = spec.checkpoint.load_best_model_at_end or spec.checkpoint.early_stopping is not None
-    return BestModel(spec, work) if wanted else None
+    return BestModel(spec, work, keeps=keeps) if wanted else None

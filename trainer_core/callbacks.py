@@ -10,6 +10,7 @@ from trainer_core.checkpoints import Checkpointer, LoopState
 from trainer_core.errors import Diverged
 from trainer_core.evaluation.base import BaseEvaluation
 from trainer_core.meter import Meter
+from trainer_core.ranks import Ranks
 from trainer_core.report import Reporter
 from trainer_core.spec import TrainSpec
 from trainer_core.stop import StopSignal
@@ -37,6 +38,7 @@ class Flow:
         metrics: Sequence[str] = (),
     ) -> None:
         self.meter = Meter()
+        self.ranks = Ranks()
         self.report = report
         self.stop = stop
         self.step = 0
@@ -53,6 +55,8 @@ class Flow:
         self._evaluates = evaluates and spec.evaluation.strategy != "no"
         self._steps_per_epoch = 1
         self._saved_at = time.monotonic()
+        self._before = (0.0, 0.0, 0.0)
+        self._stopping = False
         self.checkpointer: Checkpointer | None = None
 
     # ---- called by the trainer's own loop ----
@@ -68,18 +72,20 @@ class Flow:
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
         """Before the first micro-batch of a step."""
         self.meter.begin_step()
+        self._before = self.meter.totals()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
         """After the optimizer: decide what happens before the next step."""
         self.step = state.global_step
         self.meter.end_step()
+        save_is_due = self._agree(save=self._save_is_due())
         last = self.step >= state.max_steps
-        stopping = self.stop.requested
+        stopping = self.stopping
         due = self._evaluation_is_due(last=last)
         control.should_log = last or self.step % self._spec.training.logging_steps == 0
         control.should_evaluate = due and not stopping
         self.evaluation_due = due and stopping
-        control.should_save = last or stopping or self._save_is_due()
+        control.should_save = last or stopping or save_is_due
         control.should_training_stop = control.should_training_stop or stopping
         if last or self.report.progress_is_due():
             self._progress(state)
@@ -109,7 +115,7 @@ class Flow:
                 if self.best.value is not None
                 else "training ends early: no evaluation gave a number"
             )
-        if self.stop.requested or self.ended_early:
+        if self.stopping or self.ended_early:
             control.should_save = True
             control.should_training_stop = True
         self.meter.restart()
@@ -118,6 +124,32 @@ class Flow:
         """After a checkpoint."""
         self._saved_at = time.monotonic()
         self.meter.restart()
+
+    # ---- the same on every rank ----
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a signal asks to stop; of several ranks, whether all know of it."""
+        return self.stop.requested if self.ranks.count == 1 else self._stopping
+
+    def stop_if_any(self, *, stop: bool, values: Sequence[float] = ()) -> list[float]:
+        """Have all ranks stop where one wants to; returns the sums of `values` over them."""
+        told, *sums = self.ranks.sums([float(stop), *values])
+        self._stopping = self._stopping or told > 0
+        return sums
+
+    def _agree(self, *, save: bool) -> bool:
+        """After a step: count what all ranks did in it, and save where rank 0 wants to."""
+        if self.ranks.count == 1:
+            return save
+        done = zip(self.meter.totals(), self._before, strict=True)
+        own = [now - before for now, before in done]
+        wish = float(save and self.ranks.leads)
+        loss, samples, tokens, saves = self.stop_if_any(
+            stop=self.stop.requested, values=[*own, wish]
+        )
+        self.meter.add(self._before, (loss / self.ranks.count, samples, tokens))
+        return saves > 0
 
     # ---- called by our trainer ----
 

@@ -14,6 +14,7 @@ from trainer_core.evaluation_rules import EVALUATION_RULES
 from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
 from trainer_core.spec import DataSource, TrainSpec
+from trainer_core.spread import spread_problems
 from trainer_core.task import TASKS, task_of
 from trainer_core.task_facts import TaskFacts
 from trainer_core.task_rules import dotted, sources_with_pointers
@@ -42,7 +43,7 @@ class NeedsGpu:
 
 
 QUANTIZATIONS = ("none", "8 bits", "4 bits")
-STRATEGIES = ("none",)
+STRATEGIES = ("none", "ddp")
 NEEDS_GPU: tuple[NeedsGpu, ...] = (
     NeedsGpu("/precision", "fp16", "which needs a GPU", "'auto' or 'fp32' on a CPU"),
     NeedsGpu("/model/dtype", "fp16", "which needs a GPU", "'auto' or 'fp32' on a CPU"),
@@ -58,8 +59,8 @@ NEEDS_GPU: tuple[NeedsGpu, ...] = (
 """Everything that is written for a GPU and refused on a CPU."""
 
 
-def _refusal(facts: TaskFacts, adapter: str, quantization: str) -> str | None:
-    """Why a task type does not go with an adapter on such a base; None where it does."""
+def _refusal(facts: TaskFacts, adapter: str, quantization: str, strategy: str) -> str | None:
+    """Why a task type does not go with an adapter on such a base, so spread; None: it does."""
     if (reason := facts.adapters[adapter]) is not None:
         return reason
     if quantization != "none" and adapter in _OWN_WEIGHTS:
@@ -67,7 +68,7 @@ def _refusal(facts: TaskFacts, adapter: str, quantization: str) -> str | None:
             "quantized weights cannot be trained: add an adapter that is trained beside them, such"
             " as {type: lora}, or leave quantization out"
         )
-    return None
+    return facts.ddp if strategy == "ddp" else None
 
 
 _OWN_WEIGHTS = ("none", "freeze")
@@ -76,8 +77,8 @@ TABLE: tuple[Capability, ...] = tuple(
     for task, module in TASKS.items()
     for adapter in module.FACTS.adapters
     for quantization in QUANTIZATIONS
-    for reason in [_refusal(module.FACTS, adapter, quantization)]
     for strategy in STRATEGIES
+    for reason in [_refusal(module.FACTS, adapter, quantization, strategy)]
 )
 """One row for each combination of a task type, from the task types' own facts."""
 
@@ -247,6 +248,7 @@ _USELESS: dict[str, tuple[str, ...]] = {
 }
 _RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = (
     _combination,
+    spread_problems,
     _precision,
     _gpu,
     *ADAPTER_RULES,

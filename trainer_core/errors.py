@@ -9,6 +9,7 @@
     ├── Diverged                 the loss is not a finite number
     ├── BelowGate                the model does not reach `publish.gate`
     ├── DiskFull                 no room for a checkpoint or the model
+    ├── RankLost                 a process of several that train together is dead (retryable)
     └── Interrupted              SIGTERM: a whole checkpoint was written, go on later
 
 Every class pickles: it carries only its message and its field.
@@ -81,6 +82,13 @@ class BelowGate(TrainerError):
 
     reason = "below_gate"
     exit_code = 76
+
+
+class RankLost(TrainerError):
+    """One of several processes that train together is dead, so that the others were ended."""
+
+    reason = "killed"
+    retryable = True
 
 
 class DiskFull(TrainerError):

@@ -79,6 +79,7 @@ class JudgedMeans:
     undesirable ones over those, of anything else over all rows."""
 
     needs_logits = False
+    summed: tuple[str, ...] = ("_sums",)
 
     def __init__(self, measured: MutableMapping[str, list[float]]) -> None:
         self._measured = measured

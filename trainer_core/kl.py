@@ -42,8 +42,6 @@ class KlLoop(ExactLoop):
             losses = losses * (-losses).exp().detach()
         items = learned.sum() if num_items_in_batch is None else num_items_in_batch
         loss = (losses.sum() + self.kl_beta * kl.sum()) / torch.as_tensor(items).clamp(min=1)
-        if num_items_in_batch is not None and trainer.args.average_tokens_across_devices:
-            loss = loss * trainer.accelerator.num_processes
         self._note(kl=kl, entropy=entropy, mean_token_accuracy=top)
         return (loss, outputs) if return_outputs else loss
 

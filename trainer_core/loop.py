@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ from trainer_core.context import TrainContext, transformer_of
 from trainer_core.own_names import own_names, require_known
 from trainer_core.rank_budget import RankBudget
 from trainer_core.rank_budget import as_callback as budget_callback
+from trainer_core.rank_loop import RankPart, connect
+from trainer_core.ranks import Ranks
 from trainer_core.spec import AdaLoraAdapter
 
 IGNORED = -100
@@ -21,12 +24,32 @@ class Scores(Protocol):
     """Measures of an evaluation, gathered batch by batch in bounded memory."""
 
     needs_logits: bool
+    summed: tuple[str, ...]
+    """Attributes that add up: numbers, lists, tensors, None, or mappings of such."""
 
     def add(self, inputs: Mapping[str, Any], logits: Any, weight: float) -> None:
         """One batch; `logits` is None unless they are needed."""
 
     def results(self, loss: float) -> dict[str, float]:
         """The measures over all batches, whose mean loss is `loss`."""
+
+
+def join(scores: Scores, ranks: Ranks) -> None:
+    """Have the scores of one rank's batches hold those of all ranks."""
+    if ranks.count > 1:
+        told = ranks.collect({name: getattr(scores, name) for name in scores.summed})
+        for name in scores.summed:
+            setattr(scores, name, reduce(_added, (each[name] for each in told)))
+
+
+def _added(left: Any, right: Any) -> Any:
+    if left is None or right is None:
+        return right if left is None else left
+    if isinstance(left, dict):
+        return {n: _added(left.get(n), right.get(n)) for n in {**left, **right}}
+    if isinstance(left, tuple):
+        return tuple(_added(a, b) for a, b in zip(left, right, strict=True))
+    return left + right
 
 
 class ExactLoop:
@@ -104,9 +127,10 @@ class ExactLoop:
         scores = self.scores()
         loss_only = scores is None or not scores.needs_logits
         total = weights = 0.0
+        cut_short = False
         for inputs in batches:
-            if self.flow.stop.requested:
-                return {}
+            if cut_short := self.flow.stop.requested:
+                break
             weight = self.batch_weight(inputs)
             loss, logits, _ = trainer.prediction_step(trainer.model, inputs, loss_only)
             total += loss.item() * weight
@@ -114,8 +138,16 @@ class ExactLoop:
             if scores is not None:
                 scores.add(inputs, logits, weight)
             self.flow.say_it_lives(trainer.state)
+        total, weights, cut = self.flow.stop_if_any(
+            stop=cut_short, values=[total, weights, float(cut_short)]
+        )
+        if cut:
+            return {}
         mean = total / max(weights, 1e-9)
-        return {"loss": mean} | (scores.results(mean) if scores is not None else {})
+        if scores is None:
+            return {"loss": mean}
+        join(scores, self.flow.ranks)
+        return {"loss": mean} | scores.results(mean)
 
     def save_more(self, folder: Path) -> None:
         """Write to a checkpoint what a task has beside model and optimizer."""
@@ -210,7 +242,7 @@ def _own_random_state() -> Any:
 
 def trainer_class(base: type, loop: type = ExactLoop) -> type:
     """`base` (a library's Trainer class) with our loop, or a task's kind of it, mixed in."""
-    return type(f"Exact{base.__name__}", (AdapterPart, loop, base), {})
+    return type(f"Exact{base.__name__}", (AdapterPart, RankPart, loop, base), {})
 
 
 def attach(trainer: Any, context: TrainContext) -> None:
@@ -221,6 +253,8 @@ def attach(trainer: Any, context: TrainContext) -> None:
     trainer.add_callback(as_callback(context.flow))
     trainer.flow = context.flow
     trainer.checkpointer = context.checkpointer
+    if context.flow.ranks.count > 1:
+        connect(trainer, context.flow.ranks)
     trainer.initial = context.loaded.initial
     if isinstance(context.spec.adapter, AdaLoraAdapter):
         trainer.budget = RankBudget(transformer_of(trainer.model), context.spec.adapter)

@@ -3,25 +3,29 @@
 import os
 from pathlib import Path
 
+from trainer_core.ranks import Seat
 from trainer_core.resolve import Hardware
 from trainer_core.spec import Launch
+from trainer_core.spread import processes_of
 from trainer_core.warm import quiet_libraries
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _FIRST_GPU = Path("/dev/nvidia0")
 
 
-def take_share(launch: Launch) -> None:
-    """Use the CPU threads and the first of the CUDA devices that the run was given, no others.
+def take_share(launch: Launch, seat: Seat) -> None:
+    """Use the seat's part of the CPU threads and CUDA devices that the run was given, no others.
 
     Set explicitly: in a forked process the environment's OMP_NUM_THREADS is read too late.
     """
     quiet_libraries()
-    os.environ[_VISIBLE] = ",".join(map(str, launch.devices[:1]))
-    if launch.threads is not None:
+    os.environ[_VISIBLE] = ",".join(map(str, seat.devices(launch)))
+    if seat.count > 1:
+        seat.dress(launch)
+    if (threads := seat.threads(launch)) is not None:
         import torch
 
-        torch.set_num_threads(launch.threads)
+        torch.set_num_threads(threads)
 
 
 def detect_hardware(launch: Launch) -> Hardware:
@@ -40,12 +44,17 @@ def detect_hardware(launch: Launch) -> Hardware:
 
 
 def with_own_devices(launch: Launch) -> Launch:
-    """A launch without a service takes the first GPU that torch can use, if there is one."""
+    """A launch without a service takes the GPUs that torch can use: one for each process.
+
+    Nothing of CUDA may begin here, because processes are forked from this one.
+    """
     if launch.devices or not _FIRST_GPU.exists():
         return launch
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import torch
 
     if not torch.cuda.is_available():
         return launch
-    first = os.environ.get(_VISIBLE, "0").split(",")[0]
-    return launch.model_copy(update={"devices": [int(first) if first.isdigit() else 0]})
+    visible = os.environ.get(_VISIBLE, ",".join(map(str, range(torch.cuda.device_count()))))
+    found = [int(number) if number.isdigit() else 0 for number in visible.split(",")]
+    return launch.model_copy(update={"devices": found[: processes_of(launch.spec, len(found))]})

@@ -16,6 +16,7 @@ class LabelScores:
     """
 
     needs_logits = True
+    summed: tuple[str, ...] = ("_right", "_rows", "_counts", "_ranked")
 
     def __init__(self, threshold: float | None = None) -> None:
         self.threshold = threshold
@@ -65,6 +66,7 @@ class NumberScores:
     """Mean squared and absolute error, and Pearson's correlation, of one number a row."""
 
     needs_logits = True
+    summed: tuple[str, ...] = ("_said", "_truth")
 
     def __init__(self) -> None:
         self._said: list[float] = []
@@ -93,6 +95,7 @@ class Perplexity:
     """The exponential of the mean loss of a token."""
 
     needs_logits = False
+    summed: tuple[str, ...] = ()
 
     def add(self, inputs: Mapping[str, Any], logits: Any, weight: float) -> None:
         """Nothing: the loss is enough."""
@@ -106,6 +109,7 @@ class MaskedScores(Perplexity):
     """Perplexity, and the share of masked tokens that the model would fill in rightly."""
 
     needs_logits = True
+    summed: tuple[str, ...] = ("_right", "_asked")
 
     def __init__(self) -> None:
         self._right = self._asked = 0
@@ -126,6 +130,7 @@ class BatchMeans:
     """Means of what a library measures for each batch; `measured` is its list of values by name."""
 
     needs_logits = False
+    summed: tuple[str, ...] = ("_sums", "_weights")
 
     def __init__(self, measured: MutableMapping[str, list[float]]) -> None:
         self._measured = measured

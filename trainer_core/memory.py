@@ -152,7 +152,8 @@ def _trained_bytes(spec: TrainSpec, shape: Shape) -> float:
     trained = trained_values(spec, shape)
     own = 4 if spec.adapts else 0
     measured = 3 * 4 if isinstance(spec.adapter, AdaLoraAdapter) else 0
-    total = trained * (4 + own + measured + STATE_BYTES[spec.training.optim])
+    sent = 4 if (spec.distributed.processes or 1) > 1 else 0  # DDP's buckets of gradients
+    total = trained * (4 + own + measured + sent + STATE_BYTES[spec.training.optim])
     if isinstance(spec.adapter, VeraAdapter):
         total += 2 * 4 * spec.adapter.r * _FEED_FORWARD * shape.width  # its frozen projections
     return total

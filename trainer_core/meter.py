@@ -55,6 +55,16 @@ class Meter:
             self._steps.append(time.monotonic() - self._step_began)
         self.loss_steps += 1
 
+    def totals(self) -> tuple[float, float, float]:
+        """Loss (of the open window), samples and tokens so far."""
+        return self.loss_sum, float(self.samples), float(self.tokens)
+
+    def add(self, before: tuple[float, float, float], done: tuple[float, float, float]) -> None:
+        """Set what was counted to `before`, and `done` since then."""
+        self.loss_sum = before[0] + done[0]
+        self.samples = round(before[1] + done[1])
+        self.tokens = round(before[2] + done[2])
+
     def restart(self) -> None:
         """Forget the open window of rates; the time so far was not training."""
         self._mark = (time.monotonic(), self.samples, self.tokens)

@@ -59,3 +59,15 @@ class Reporter:
             return False
         self._next_progress = now + PROGRESS_SECONDS
         return True
+
+
+class Mute(Reporter):
+    """The voice of a rank that is not rank 0: says nothing."""
+
+    def __init__(self, stop: StopSignal) -> None:
+        self._stop = stop
+        self._phase: str | None = None
+        self._next_progress = 0.0
+
+    def emit(self, kind: EventType, /, **data: Any) -> None:
+        """Nothing."""

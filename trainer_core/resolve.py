@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field
 from trainer_core.hardware import Hardware
 from trainer_core.measured import greater_is_better
 from trainer_core.memory import memory_need
-from trainer_core.spec import Checkpoint, Quantization, TrainSpec
+from trainer_core.spec import Checkpoint, Distributed, Quantization, TrainSpec
+from trainer_core.spread import processes_of
 from trainer_core.task import task_of
 
 __all__ = ["Hardware", "Resolved", "Warning", "resolve", "size_in_name"]
@@ -107,12 +108,17 @@ def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
             "data": _unless_said(spec.data, over_length=defaults.over_length),
             "precision": precision,
             "backend": "hf",
-            "distributed": _fill(spec.distributed, strategy="none"),
+            "distributed": _distributed(spec, hardware),
             "evaluation": spec.evaluation.model_copy(update=_evaluation(spec)),
             "publish": _fill(spec.publish, merge="never"),
             "quantization": _quantization(spec, precision),
         }
     )
+
+
+def _distributed(spec: TrainSpec, hardware: Hardware) -> Distributed:
+    count = processes_of(spec, hardware.gpus)
+    return _fill(spec.distributed, strategy="ddp" if count > 1 else "none", processes=count)
 
 
 def _quantization(spec: TrainSpec, precision: str) -> Quantization | None:
@@ -170,9 +176,8 @@ def _checkpoint(spec: TrainSpec) -> Checkpoint:
 
 def _warnings(spec: TrainSpec, hardware: Hardware) -> list[Warning]:
     found = []
-    if hardware.gpus > 1:
-        text = f"{hardware.gpus} GPUs are there, but this run uses one of them"
-        found.append(Warning(code="one_gpu_used", message=text))
+    if (unused := _unused_gpus(spec, hardware)) is not None:
+        found.append(Warning(code="gpus_unused", message=unused))
     if not hardware.gpus and spec.precision == "bf16":
         text = "precision is 'bf16', which is slow on most CPUs: 'auto' would use fp32"
         found.append(Warning(code="slow_precision", message=text))
@@ -186,6 +191,15 @@ def _warnings(spec: TrainSpec, hardware: Hardware) -> list[Warning]:
         text = "training.max_steps wins over training.num_train_epochs"
         found.append(Warning(code="max_steps_wins", message=text))
     return found
+
+
+def _unused_gpus(spec: TrainSpec, hardware: Hardware) -> str | None:
+    count = processes_of(spec, hardware.gpus)
+    if hardware.gpus <= count:
+        return None
+    text = f"{hardware.gpus} GPUs are there, but this run uses {count} of them"
+    reason = task_of(spec).FACTS.ddp
+    return text if reason is None else f"{text}: {reason}"
 
 
 def _rounded_up(number: int, multiple: int) -> int:
@@ -208,6 +222,7 @@ class _Plan:
         defaults = task_of(self._spec).FACTS.defaults
         packed = self._spec.task.is_packed
         goal = _PACKED_ROWS_PER_STEP if packed else defaults.samples_per_step
+        goal = -(-goal // (self._spec.distributed.processes or 1))
         accumulation = given.gradient_accumulation_steps
         if not defaults.accumulates:
             accumulation = accumulation or 1

@@ -1,17 +1,24 @@
 """One run: loading → training → publishing, told by events, ended by an exit code."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from trainer_core.endings import Ending, ending_of, write_exit
+from trainer_core.errors import Interrupted
 from trainer_core.events import EventWriter, RunEvent
-from trainer_core.report import Reporter
+from trainer_core.rank_processes import Crew, told
+from trainer_core.ranks import Seat
+from trainer_core.report import Mute, Reporter
 from trainer_core.session import Session
 from trainer_core.spec import Launch
+from trainer_core.spread import processes_of
 from trainer_core.stop import StopSignal
 from trainer_core.words import say
 
 EVENTS = "events.jsonl"
+_OWN_WORDS = (0, Interrupted.exit_code)
+"""Endings that rank 0 reports itself; all others are told by the launcher, who knows every rank."""
 
 
 def run_launch(
@@ -19,13 +26,17 @@ def run_launch(
     secrets: Mapping[str, str],
     listener: Callable[[RunEvent], None] | None = None,
 ) -> int:
-    """Run one attempt in this process and return its exit code; raises nothing.
+    """Run one attempt and return its exit code; raises nothing.
 
-    Safe in a process forked from one that imported the training stack (`trainer_core.warm`): the
+    In this process, or in as many as the spec and the devices ask for (`trainer_core.spread`). Safe
+    in a process forked from one that imported the training stack (`trainer_core.warm`): the
     number of threads and the devices are set here. `listener` sees each event.
     """
     work = Path(launch.paths.work)
     work.mkdir(parents=True, exist_ok=True)
+    count = processes_of(launch.spec, len(launch.devices))
+    if count > 1:
+        return _run_in_several(launch, count, secrets, listener)
     with StopSignal() as stop:
         writer = EventWriter(work / EVENTS)
         report = Reporter(writer, stop, listener)
@@ -35,6 +46,43 @@ def run_launch(
             _close(report, writer, ending, session.step)
             write_exit(work, ending)
     return ending.code
+
+
+def _run_in_several(
+    launch: Launch,
+    count: int,
+    secrets: Mapping[str, str],
+    listener: Callable[[RunEvent], None] | None,
+) -> int:
+    work = Path(launch.paths.work)
+    crew = Crew(launch, count, partial(_run_rank, secrets, listener))
+    ending, step = crew.run()
+    if ending.code not in _OWN_WORDS or ending is not crew.ranks[0].ending:
+        writer = EventWriter(work / EVENTS)
+        _close(Reporter(writer, StopSignal(), listener), writer, ending, step)
+        write_exit(work, ending)
+    return ending.code
+
+
+def _run_rank(
+    secrets: Mapping[str, str],
+    listener: Callable[[RunEvent], None] | None,
+    launch: Launch,
+    seat: Seat,
+) -> Ending:
+    """One rank of several; only rank 0 writes events."""
+    work = Path(launch.paths.work)
+    with StopSignal() as stop:
+        writer = EventWriter(work / EVENTS) if seat.number == 0 else None
+        report = Mute(stop) if writer is None else Reporter(writer, stop, listener)
+        session = Session(launch, secrets, report, stop, seat)
+        ending = _attempt(session)
+        with stop.held():
+            if writer is not None and ending.code in _OWN_WORDS:
+                _close(report, writer, ending, session.step)
+                write_exit(work, ending)
+            seat.tell(told(ending, session.step))
+    return ending
 
 
 def _close(report: Reporter, writer: EventWriter, ending: Ending, step: int) -> None:

@@ -19,9 +19,10 @@ from trainer_core.checkpoints import (
     require_space,
 )
 from trainer_core.context import Loaded, TrainContext, transformer_of
+from trainer_core.data.parts import of_parts
 from trainer_core.data.prepared import Prepared, open_prepared
 from trainer_core.data.templates import choose_template
-from trainer_core.errors import InvalidSpec
+from trainer_core.errors import Interrupted, InvalidSpec
 from trainer_core.evaluation.base import BaseEvaluation
 from trainer_core.evaluation.report import report_on, tell
 from trainer_core.evaluation.run import evaluate, reports
@@ -36,10 +37,11 @@ from trainer_core.prepare import content_key, prepare
 from trainer_core.publish.card import CardFacts
 from trainer_core.publish.model import Publication, publish_model
 from trainer_core.quantization import kept_in_fp32
+from trainer_core.ranks import Ranks, Seat
 from trainer_core.report import Reporter
 from trainer_core.resolve import resolve
 from trainer_core.run_lock import package_versions, run_lock
-from trainer_core.spec import Launch, TrainSpec
+from trainer_core.spec import Launch, Paths, TrainSpec
 from trainer_core.stop import StopSignal
 from trainer_core.stop_tokens import stop_where_turns_end, use_eos
 from trainer_core.task import task_of
@@ -51,12 +53,19 @@ class Session:
     """One attempt, stage by stage; `step` is the newest finished step."""
 
     def __init__(
-        self, launch: Launch, secrets: Mapping[str, str], report: Reporter, stop: StopSignal
+        self,
+        launch: Launch,
+        secrets: Mapping[str, str],
+        report: Reporter,
+        stop: StopSignal,
+        seat: Seat | None = None,
     ) -> None:
         self._launch = launch
         self._secrets = secrets
         self._report = report
         self._stop = stop
+        self._seat = seat or Seat()
+        self._ranks = Ranks()
         self._work = Path(launch.paths.work)
         self._flow: Flow | None = None
         self._published_step: int | None = None
@@ -69,20 +78,28 @@ class Session:
     def run(self) -> None:
         """Every stage; raises TrainerErrors, and Interrupted when a signal asks to stop."""
         self._report.phase("loading")
-        take_share(self._launch)
+        take_share(self._launch, self._seat)
         spec = self._resolve()
         data = self._open_data(spec)
         hashes = (spec_hash(spec), data.data_hash)
         resume = self._find_checkpoint(spec, hashes)
         self._stop.check()
         paths = self._launch.paths.model_copy(update={"prepared": str(data.folder)})
+        self._join(paths, resume)
         loaded = backend_of(spec).load(spec, paths, self._secrets, data.report.facts)
         self._agree_on_ends(spec, loaded)
         self._report.log(_described(loaded, data))
         self._stop.check()
         context = self._context(spec, loaded, data, hashes)
         model = self._train(context, resume)
-        self._publish(context, model)
+        if self._ranks.leads:
+            self._publish(context, model)
+
+    def _join(self, paths: Paths, resume: Resume | None) -> None:
+        """Connect with the other ranks, which read what this one has prepared."""
+        found = None if resume is None else str(resume.folder)
+        shared = paths.model_copy(update={"resume_from": found})
+        self._ranks = self._seat.join(self._launch, shared)
 
     def _resolve(self) -> TrainSpec:
         hardware = detect_hardware(self._launch)
@@ -130,6 +147,9 @@ class Session:
         if (wanted := spec.task.template) is not None:
             template = choose_template(wanted, loaded.tokenizer)
             loaded.tokenizer.chat_template = template.text
+            if loaded.processor is not None:
+                loaded.processor.chat_template = template.text
+                template = of_parts(template)
         added = list(stop_where_turns_end(loaded.model, loaded.tokenizer, template))
         if added and hasattr(loaded.model, "peft_config"):
             self._report.warn(
@@ -148,6 +168,7 @@ class Session:
             evaluates=data.validation is not None,
             metrics=task_of(spec).FACTS.metrics,
         )
+        flow.ranks = self._ranks
         flow.revision = loaded.facts.get("revision")
         checkpointer = Checkpointer(
             self._work, hashes, spec.checkpoint.save_total_limit, self._report
@@ -156,7 +177,7 @@ class Session:
             transformer_of(loaded.model), spec.training.optim, values_beside(spec)
         )
         flow.checkpointer = checkpointer
-        flow.best = best_of(spec, self._work)
+        flow.best = best_of(spec, self._work, keeps=self._ranks.leads)
         if spec.evaluation.compare_base:
             flow.base_evaluation = BaseEvaluation(self._work)
         self._flow = flow
@@ -179,12 +200,22 @@ class Session:
                     self._begin(trainer, context)
                 else:
                     self._go_on(trainer, context.flow, resume)
-            self._stop.check()
-            self._take_best(trainer, context.flow)
-            self._report_on(trainer, context)
+            if self._goes_on(context.flow):
+                self._stop.check()
+                self._take_best(trainer, context.flow)
+                self._report_on(trainer, context)
         finally:
-            context.checkpointer.clear_staging()
+            if self._ranks.leads:
+                context.checkpointer.clear_staging()
         return trainer.model
+
+    def _goes_on(self, flow: Flow) -> bool:
+        """What is left after training is done by rank 0 alone; raises Interrupted like `check`."""
+        self._ranks.leave()
+        if flow.stopping and self._ranks.leads:
+            raise Interrupted("stopped by a signal")
+        flow.ranks = Ranks()
+        return self._ranks.leads
 
     def _begin(self, trainer: Any, context: TrainContext) -> None:
         if context.spec.evaluation.compare_base:
@@ -198,7 +229,10 @@ class Session:
         base = context.flow.base_evaluation
         if base is not None and reports(context.spec):
             self._report.phase("evaluating")
-            base.keep(evaluate(trainer, context, context.flow.base))
+            if self._ranks.leads:
+                with trainer.alone():
+                    base.keep(evaluate(trainer, context, context.flow.base))
+            self._ranks.meet()
 
     def _report_on(self, trainer: Any, context: TrainContext) -> None:
         """Evaluate what is to be published once more, row by row, against the base."""
@@ -237,7 +271,7 @@ class Session:
         flow.restore(resume.step, resume.state)
         if flow.best is not None:
             flow.best.restore(resume.state.best, resume.folder)
-        if flow.base_evaluation is not None:
+        if flow.base_evaluation is not None and self._ranks.leads:
             flow.base_evaluation.restore(resume.folder)
         self._report.emit("resumed", step=resume.step)
         if resume.step < total_steps(trainer) and not flow.ended_early:

@@ -51,6 +51,7 @@ class ModelKind:
     the facts of the prepared data into arguments of `from_pretrained`, such as the label map.
     `reader` is the auto class of what turns rows into the model's inputs; one with new weights and
     without an `adapter_task` has them trained whole beside an adapter where `trains_head` says so.
+    `passed_by` is a pattern of modules that adapters leave alone.
     `library` loads what is published; where it is not Transformers, `assemble` makes what is
     trained of the loaded (and adapted) model, its tokenizer, its source and the spec (None: for a
     frozen one), and `complete` writes into a published folder what it has beside a transformer.
@@ -65,6 +66,7 @@ class ModelKind:
     from_config: Callable[[TrainSpec], dict[str, Any] | None] = lambda _: None
     reader: str = TOKENIZER
     trains_head: bool = False
+    passed_by: Callable[[TrainSpec], str | None] = lambda _: None
     library: str = "transformers"
     assemble: Callable[[Any, Any, Any, TrainSpec | None], Any] | None = None
     complete: Callable[[Any, Path], None] = _nothing_more
@@ -119,6 +121,7 @@ class TaskFacts:
     `adapters`  adapter type (`none`: every weight) → why it is refused, None where it works
     `metrics`   names of what it measures beside the loss, without `eval_`
     `step_multiple`  the rows of a step are a multiple of it
+    `ddp`       why it cannot be spread over processes, None where it can
     `frozen_copies`  models of the same size that a spec keeps beside the trained one
     """
 
@@ -132,6 +135,7 @@ class TaskFacts:
     over_length: tuple[str, ...] = OVER_LENGTH
     frozen_copies: Callable[[TrainSpec], int] = _none
     step_multiple: Callable[[TrainSpec], int] = _one
+    ddp: str | None = None
 
 
 def block_of(spec: TrainSpec, kind: type[Block]) -> Block:

@@ -61,9 +61,7 @@ def ending_of(ended: Exit, said: Said | None, *, oom_killed: bool) -> Ending | N
     if said is not None and said.reason is None and code in (0, None):
         return None
     if said is not None and said.reason is not None:
-        reason = _known(said.reason)
-        outcome = "interrupted" if reason is FailureReason.INTERRUPTED else "failed"
-        return Ending(outcome, reason, said.message or f"exit code {code}", code)  # type: ignore[arg-type]
+        return _told(code, said.message, _known(said.reason), oom_killed=oom_killed)
     if code in _KILLED:
         return _killed(code, oom_killed=oom_killed)
     if code == -LAST_RESORT:
@@ -74,6 +72,13 @@ def ending_of(ended: Exit, said: Said | None, *, oom_killed: bool) -> Ending | N
         return Ending("interrupted", reason, "the trainer was stopped by a signal", code)
     how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
     return Ending("failed", reason, f"the trainer ended without a result ({how})", code)
+
+
+def _told(code: int | None, message: str, reason: FailureReason, *, oom_killed: bool) -> Ending:
+    if reason is FailureReason.KILLED and oom_killed:  # one process of several
+        return _killed(code, oom_killed=True)
+    outcome = "interrupted" if reason is FailureReason.INTERRUPTED else "failed"
+    return Ending(outcome, reason, message or f"exit code {code}", code)  # type: ignore[arg-type]
 
 
 def _killed(code: int | None, *, oom_killed: bool) -> Ending:

@@ -149,6 +149,11 @@ class Zygote:
         return answer
 
 
-def signal_at(kind: str, name: str, times: int = 1, **data: Any) -> dict[str, Any]:
-    """Ask a run to send itself signal `name` when it emits an event like this."""
-    return {"signal": name, "times": times, "at": {"type": kind, "data": data}}
+def signal_at(
+    kind: str, name: str, times: int = 1, who: str = "self", **data: Any
+) -> dict[str, Any]:
+    """Ask a run to send signal `name` when it emits an event like this.
+
+    To itself; where it trains in several processes also to its `launcher` or its `peers`.
+    """
+    return {"signal": name, "times": times, "who": who, "at": {"type": kind, "data": data}}

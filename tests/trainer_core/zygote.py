@@ -1,7 +1,8 @@
 """A process that imported the training stack once and forks a run for each request.
 
 Requests and answers are JSON lines on stdin and stdout. A request may ask for signals at events
-(the run sends them to itself, so that they come at an exact step), for a small disk or for little
+(the run sends them to itself, or to its launcher or the other ranks where it trains in several
+processes, so that they come at an exact step), for a small disk or for little
 memory. The answer is the child's exit code, the modules that it imported late, its `exit.json`
 and its files.
 """
@@ -75,9 +76,23 @@ def _listener(wanted: list[dict[str, Any]]) -> Callable[[RunEvent], None]:
             at = signals["at"]
             if event.type == at["type"] and at["data"].items() <= event.data.items():
                 for _ in range(signals.get("times", 1)):
-                    os.kill(os.getpid(), getattr(signal, signals["signal"]))
+                    for pid in _WHO[signals.get("who", "self")]():
+                        os.kill(pid, getattr(signal, signals["signal"]))
 
     return listen
+
+
+def _siblings() -> list[int]:
+    """The other ranks: children of this process's own parent, their launcher."""
+    children = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+    return [int(pid) for pid in children if int(pid) != os.getpid()]
+
+
+_WHO: dict[str, Callable[[], list[int]]] = {
+    "self": lambda: [os.getpid()],
+    "launcher": lambda: [os.getppid()],
+    "peers": _siblings,
+}
 
 
 def _redirect(path: Path) -> None:

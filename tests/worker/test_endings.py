@@ -48,6 +48,17 @@ def test_a_kill_for_memory_is_told_from_any_other() -> None:
     assert ending.reason is Reason.OUT_OF_MEMORY
 
 
+def test_a_rank_that_was_killed_for_memory_is_told_from_any_other() -> None:
+    """The trainer says itself that one of its processes was killed, and does not know why."""
+    said = Said("killed", "rank 1 of 2 processes was killed by SIGKILL")
+    ending = ending_of(Exit(70), said, oom_killed=True)
+    assert ending is not None
+    assert ending.reason is Reason.OUT_OF_MEMORY
+    ending = ending_of(Exit(70), said, oom_killed=False)
+    assert ending is not None
+    assert (ending.reason, ending.message) == (Reason.KILLED, said.message)
+
+
 def test_what_the_trainer_says_counts_more_than_its_code() -> None:
     said = Said("data_unavailable", "the hub does not answer")
     ending = ending_of(Exit(64), said, oom_killed=False)

@@ -31,6 +31,7 @@ class EmbeddingScores:
     """What `evaluators` measure; `embed` turns a batch into the vectors of its texts."""
 
     needs_logits = False
+    summed: tuple[str, ...] = ()
 
     def __init__(
         self, embed: Callable[[Mapping[str, Any]], Embedded], evaluators: Sequence[str]

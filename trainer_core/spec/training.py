@@ -47,4 +47,11 @@ class Training(Strict):
 class Distributed(Strict):
     """How the work is spread over devices."""
 
-    strategy: Literal["auto", "none"] = "auto"
+    strategy: Literal["auto", "none", "ddp"] = Field(
+        "auto",
+        description="`ddp`: processes on one host share the rows of each step. `auto`: one process "
+        "for each GPU where the task can be spread, one on a CPU.",
+    )
+    processes: int | None = Field(
+        None, ge=1, le=64, description="Default: one for each GPU; with `ddp` on a CPU 2."
+    )

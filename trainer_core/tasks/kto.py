@@ -238,6 +238,7 @@ class JudgedLoop(FollowingReference, ExactLoop):
             total += ratio.sum().item()
             rows += len(ratio)
             self.flow.say_it_lives(trainer.state)
+        total, rows = self.flow.ranks.sums([total, rows])
         return total / max(rows, 1.0)
 
     def _by_reference(self, batch: Mapping[str, Any]) -> Any:

@@ -63,6 +63,8 @@ FACTS = TaskFacts(
     ),
     metrics=METRICS,
     over_length=("error", "truncate_right", "drop"),
+    ddp="losses compare the rows of one batch and have weights of their own, which DDP would leave"
+    " apart",
 )
 
 
