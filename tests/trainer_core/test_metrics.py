@@ -10,10 +10,11 @@ import pytest
 
 from trainer_core.capabilities import check
 from trainer_core.errors import InvalidSpec
+from trainer_core.evaluation import metrics, names
 from trainer_core.evaluation.answers import questions
 from trainer_core.evaluation.bootstrap import compare
 from trainer_core.evaluation.metrics import METRICS, chosen, fitting
-from trainer_core.evaluation.names import BUILT_IN, known_names
+from trainer_core.evaluation.names import BUILT_IN, known_names, plugged
 from trainer_core.spec import TrainSpec
 
 RNG = random.Random(7)  # noqa: S311 - test data
@@ -194,6 +195,8 @@ def test_a_metric_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.Mo
         "loss = shop_metrics:Politeness\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for module in (names, metrics):  # what is installed is looked up once elsewhere
+        monkeypatch.setattr(module, "plugged", plugged.__wrapped__)
     assert {"politeness", "nothing"} <= set(known_names())
     [metric] = chosen(["politeness"])
     columns = fitting(metric, [{"loss": [1.0]}, {"generated": ["yes please", "no"]}])

@@ -1,6 +1,7 @@
 """Names of metrics, known without computing any: the service checks specs by them."""
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 GROUP = "polar.metrics"
@@ -33,8 +34,12 @@ BUILT_IN = (
 )
 
 
-def plugged() -> dict[str, EntryPoint]:
-    """Metrics of installed packages; a built-in name cannot be taken by one."""
+@cache
+def plugged() -> Mapping[str, EntryPoint]:
+    """Metrics of installed packages; a built-in name cannot be taken by one.
+
+    Looked up once: to read what is installed takes longer than all else about a submission.
+    """
     return {e.name: e for e in entry_points(group=GROUP) if e.name not in BUILT_IN}
 
 
