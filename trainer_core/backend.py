@@ -18,12 +18,15 @@ class Backend(Protocol):
         paths: Paths,
         secrets: Mapping[str, str],
         facts: Mapping[str, Any] | None = None,
+        *,
+        whole: bool = False,
     ) -> Loaded:
         """Load tokenizer and model of a resolved spec on the CPU and attach its adapter.
 
         The task's `FACTS.model` says which kind of model; `facts` are those of the prepared data
         (the label map), which decide the head of some.
 
+        `whole` refuses models of which a part would begin at random, or whose labels are others.
         Trainable parameters of a 16-bit run are fp32. Raises ModelUnavailable and InvalidSpec.
         """
 

@@ -13,9 +13,9 @@ from trainer_core.data.formats import format_problem, mapping_problem
 from trainer_core.evaluation_rules import EVALUATION_RULES
 from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
-from trainer_core.spec import DataSource, TrainSpec
+from trainer_core.spec import DataSource, Distributed, EvaluationTask, SplitRatio, TrainSpec
 from trainer_core.spread import spread_problems
-from trainer_core.task import TASKS, task_of
+from trainer_core.task import TASKS, evaluated, task_of
 from trainer_core.task_facts import TaskFacts
 from trainer_core.task_rules import dotted, sources_with_pointers
 
@@ -63,6 +63,8 @@ def _refusal(facts: TaskFacts, adapter: str, quantization: str, strategy: str) -
     """Why a task type does not go with an adapter on such a base, so spread; None: it does."""
     if (reason := facts.adapters[adapter]) is not None:
         return reason
+    if quantization != "none" and not facts.trains:
+        return "an evaluation measures the model as it is: leave quantization out"
     if quantization != "none" and adapter in _OWN_WEIGHTS:
         return (
             "quantized weights cannot be trained: add an adapter that is trained beside them, such"
@@ -88,7 +90,26 @@ def check(spec: TrainSpec, hardware: Hardware | None = None) -> list[Problem]:
 
     With `hardware` also what cannot work there; without, only what works nowhere.
     """
+    if isinstance(spec.task, EvaluationTask):
+        rules = (_combination, spread_problems, _task, _of)
+        return [problem for rule in rules for problem in rule(spec, hardware)]
     return [problem for rule in _RULES for problem in rule(spec, hardware)]
+
+
+def _of(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
+    """What cannot work about the evaluated task; there are always rows that are measured."""
+    data = spec.data
+    if data.validation is None:
+        data = data.model_copy(update={"validation": SplitRatio(split_ratio=0.5)})
+    own = {"data": data, "adapter": None, "quantization": None, "distributed": Distributed()}
+    inner = evaluated(spec).model_copy(update=own)
+    for problem in check(inner, hardware):
+        if not problem.pointer.startswith("/task/"):
+            yield problem
+            continue
+        pointer = problem.pointer.replace("/task/", "/task/of/", 1)
+        message = problem.message.replace("task.", "task.of.")
+        yield problem.model_copy(update={"pointer": pointer, "message": message})
 
 
 def combination(spec: TrainSpec) -> Capability | None:
@@ -224,7 +245,7 @@ def _task(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
     yield from task_of(spec).problems(spec, hardware)
     allowed = task_of(spec).FACTS.over_length
     policy = spec.data.over_length
-    if policy not in allowed:
+    if policy not in allowed and task_of(spec).FACTS.trains:
         text = (
             f"data.over_length is '{policy}', which task '{spec.task.type}' cannot follow: use one "
             f"of {', '.join(allowed)}"

@@ -1,6 +1,7 @@
 """Loading tokenizers and models with Transformers, safely and with clear errors."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,7 @@ class LoadingWish:
     """Which kind of model is wanted, and how it is held; `options` are `from_pretrained`'s.
 
     `frozen_head`: an adapter is to be trained and nothing beside it, unless PEFT knows the head.
+    `whole`: nothing is to be trained, so that no weight may be missing.
     """
 
     kind: ModelKind
@@ -75,6 +77,7 @@ class LoadingWish:
     options: dict[str, Any] = field(default_factory=dict)
     replaces_head: bool = False
     frozen_head: bool = False
+    whole: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of Transformers' auto classes."""
@@ -126,6 +129,12 @@ def load_model(source: ModelSource, wish: LoadingWish) -> Any:
 
 def _require_trained_head(source: ModelSource, wish: LoadingWish, head: list[str]) -> None:
     """An adapter would leave a head that begins at random as it is."""
+    if head and wish.whole:
+        raise InvalidSpec(
+            f"'{source.reference}' has no head for this task ({head[0]} is missing), so there is"
+            " nothing to measure: train one first",
+            FIELD,
+        )
     trained = wish.kind.adapter_task is not None or wish.kind.trains_head
     if head and wish.frozen_head and not trained:
         raise InvalidSpec(
@@ -133,6 +142,19 @@ def _require_trained_head(source: ModelSource, wish: LoadingWish, head: list[str
             " would leave a random one as it is: train without an adapter, or name the head in"
             " adapter.modules_to_save",
             "adapter",
+        )
+
+
+def require_labels(source: ModelSource, options: Mapping[str, Any]) -> None:
+    """Raise InvalidSpec unless a model's labels are those of the rows, in the same order."""
+    config = json.loads((files_of(source) / "config.json").read_bytes())
+    own = [name for _, name in sorted((int(i), n) for i, n in config.get("id2label", {}).items())]
+    wanted = list(options.get("id2label", {}).values())
+    if wanted and own and own != wanted and own != [f"LABEL_{i}" for i in range(len(own))]:
+        raise InvalidSpec(
+            f"the labels of '{source.reference}' are {own[:20]}, and those of the rows"
+            f" {wanted[:20]}: give the model's in task.of.label_names, in its order",
+            "task.of.label_names",
         )
 
 

@@ -40,7 +40,7 @@ from trainer_core.resolve import resolve
 from trainer_core.spec import Launch, TrainSpec
 from trainer_core.stop import StopSignal
 from trainer_core.stop_tokens import use_eos
-from trainer_core.task import task_of
+from trainer_core.task import evaluated, task_of
 
 Emit = Callable[..., Any]
 _TEXTS = {"text", "segments"}
@@ -64,6 +64,7 @@ def prepare(
     `emit(type, **data)`. Raises InvalidSpec, InvalidData, DataUnavailable, ModelUnavailable or
     DiskFull, and leaves nothing behind then.
     """
+    launch = launch.model_copy(update={"spec": evaluated(launch.spec)})
     out.parent.mkdir(parents=True, exist_ok=True)
     with alone(out):
         report = read_report(out)

@@ -13,9 +13,15 @@ from pydantic import BaseModel, Field
 from trainer_core.hardware import Hardware
 from trainer_core.measured import greater_is_better
 from trainer_core.memory import memory_need
-from trainer_core.spec import Checkpoint, Distributed, Quantization, TrainSpec
+from trainer_core.spec import (
+    Checkpoint,
+    Distributed,
+    EvaluationTask,
+    Quantization,
+    TrainSpec,
+)
 from trainer_core.spread import processes_of
-from trainer_core.task import task_of
+from trainer_core.task import evaluated, task_of
 
 __all__ = ["Hardware", "Resolved", "Warning", "resolve", "size_in_name"]
 
@@ -52,6 +58,10 @@ def resolve(spec: TrainSpec, hardware: Hardware, model_parameters: int | None = 
     What depends on the rows (`task.loss_on`, the format, the length of an epoch with
     `save_steps: auto`) stays open: the run knows.
     """
+    if isinstance(spec.task, EvaluationTask):
+        alone = {"distributed": Distributed(strategy="none")}
+        inner = evaluated(spec).model_copy(update=alone)
+        return _evaluation_of(spec, spec.task, resolve(inner, hardware, model_parameters))
     parameters = model_parameters or size_in_name(spec.model.name_or_path)
     filled = _fixed(spec, hardware)
     warnings = _warnings(spec, hardware)
@@ -66,6 +76,27 @@ def resolve(spec: TrainSpec, hardware: Hardware, model_parameters: int | None = 
         "checkpoint": _legal(_checkpoint(filled)),
     }
     return Resolved(spec=filled.model_copy(update=blocks), warnings=warnings)
+
+
+def _evaluation_of(spec: TrainSpec, task: EvaluationTask, inner: Resolved) -> Resolved:
+    """The evaluated task's defaults, but for those of a training; weights in the run's precision.
+
+    In 16 bits only where they are of that range: fp16 holds no trained weights.
+    """
+    filled = inner.spec
+    batch = {"per_device_eval_batch_size": filled.training.per_device_eval_batch_size}
+    dtype = "bf16" if filled.precision == "bf16" else "fp32"
+    blocks = {
+        "task": task.model_copy(update={"of": filled.task}),
+        "model": filled.model.model_copy(update={"dtype": dtype})
+        if spec.model.dtype == "auto"
+        else filled.model,
+        "training": spec.training.model_copy(update=batch),
+        "evaluation": spec.evaluation.model_copy(update={"strategy": "epoch"}),
+        "checkpoint": spec.checkpoint,
+        "publish": spec.publish.model_copy(update={"registry": False}),
+    }
+    return Resolved(spec=filled.model_copy(update=blocks), warnings=inner.warnings)
 
 
 def _legal(block: Block) -> Block:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from trainer_core.data.parts import of_parts
 from trainer_core.data.prepared import Prepared, open_prepared
 from trainer_core.data.templates import choose_template
 from trainer_core.errors import Interrupted, InvalidSpec
-from trainer_core.evaluation.base import BaseEvaluation
+from trainer_core.evaluation.base import BaseEvaluation, Evaluated
 from trainer_core.evaluation.report import report_on, tell
 from trainer_core.evaluation.run import evaluate, reports
 from trainer_core.events import EventType
@@ -41,10 +42,10 @@ from trainer_core.ranks import Ranks, Seat
 from trainer_core.report import Reporter
 from trainer_core.resolve import resolve
 from trainer_core.run_lock import package_versions, run_lock
-from trainer_core.spec import Launch, Paths, TrainSpec
+from trainer_core.spec import EvaluationTask, Launch, Paths, TrainSpec
 from trainer_core.stop import StopSignal
 from trainer_core.stop_tokens import stop_where_turns_end, use_eos
-from trainer_core.task import task_of
+from trainer_core.task import evaluated, task_of
 
 PREPARED = "prepared"
 
@@ -80,6 +81,9 @@ class Session:
         self._report.phase("loading")
         take_share(self._launch, self._seat)
         spec = self._resolve()
+        if isinstance(spec.task, EvaluationTask):
+            self._measure(spec, spec.task)
+            return
         data = self._open_data(spec)
         hashes = (spec_hash(spec), data.data_hash)
         resume = self._find_checkpoint(spec, hashes)
@@ -100,6 +104,42 @@ class Session:
         found = None if resume is None else str(resume.folder)
         shared = paths.model_copy(update={"resume_from": found})
         self._ranks = self._seat.join(self._launch, shared)
+
+    def _measure(self, outer: TrainSpec, task: EvaluationTask) -> None:
+        """Task `evaluation`: measure a model, and perhaps another one before it, and report."""
+        spec = resolve(evaluated(outer), detect_hardware(self._launch)).spec
+        data = self._open_data(spec)
+        if data.validation is None:
+            data = replace(data, validation=data.train)
+        base = None
+        if task.baseline is not None:
+            paths = self._launch.paths.model_copy(update={"model": None})
+            wanted = {"dtype": spec.model.dtype, "attn_implementation": "sdpa"}
+            other = spec.model_copy(update={"model": task.baseline.model_copy(update=wanted)})
+            base, _ = self._measured(other, data, paths)
+        ours, context = self._measured(spec, data, self._launch.paths)
+        names = {
+            "model": outer.model.name_or_path,
+            "base": None if task.baseline is None else task.baseline.name_or_path,
+        }
+        found = report_on(self._work, context, (ours, base), names)
+        tell(self._report, self._work, found, 0)
+
+    def _measured(
+        self, spec: TrainSpec, data: Prepared, paths: Paths
+    ) -> tuple[Evaluated, TrainContext]:
+        here = paths.model_copy(update={"prepared": str(data.folder)})
+        loaded = backend_of(spec).load(spec, here, self._secrets, data.report.facts, whole=True)
+        self._agree_on_ends(spec, loaded)
+        context = self._context(spec, loaded, data, (spec_hash(spec), data.data_hash))
+        trainer = task_of(spec).build_trainer(context)
+        self._stop.check()
+        try:
+            trainer.evaluate()
+            self._stop.check()
+            return evaluate(trainer, context, context.flow.evaluated), context
+        finally:
+            context.checkpointer.clear_staging()  # libraries make the folder
 
     def _resolve(self) -> TrainSpec:
         hardware = detect_hardware(self._launch)

@@ -6,11 +6,12 @@ from typing import Any, Protocol
 from trainer_core.context import TrainContext
 from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
-from trainer_core.spec import TrainSpec
+from trainer_core.spec import EvaluationTask, TrainSpec
 from trainer_core.task_facts import TaskFacts
 from trainer_core.tasks import (
     clm,
     dpo,
+    evaluation,
     grpo,
     image_classification,
     kto,
@@ -49,7 +50,14 @@ TASKS: dict[str, Task] = {
     "image_classification": image_classification,
     "sentence_transformer": sentence_transformer,
     "kto": kto,
+    "evaluation": evaluation,
 }
+
+
+def evaluated(spec: TrainSpec) -> TrainSpec:
+    """The spec of what is evaluated, with that task in its place; any other spec as it is."""
+    task = spec.task
+    return spec.model_copy(update={"task": task.of}) if isinstance(task, EvaluationTask) else spec
 
 
 def task_of(spec: TrainSpec) -> Task:

@@ -123,6 +123,7 @@ class TaskFacts:
     `step_multiple`  the rows of a step are a multiple of it
     `ddp`       why it cannot be spread over processes, None where it can
     `frozen_copies`  models of the same size that a spec keeps beside the trained one
+    `trains`    whether weights change
     """
 
     formats: tuple[str, ...]
@@ -136,6 +137,7 @@ class TaskFacts:
     frozen_copies: Callable[[TrainSpec], int] = _none
     step_multiple: Callable[[TrainSpec], int] = _one
     ddp: str | None = None
+    trains: bool = True
 
 
 def block_of(spec: TrainSpec, kind: type[Block]) -> Block:

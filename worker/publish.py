@@ -9,6 +9,7 @@ from app.attempts.service import Claim, Publication, StoredFile
 from app.storage import Store
 from trainer_core.model_source import ADAPTER_CONFIG
 from trainer_core.publish.manifest import MANIFEST
+from trainer_core.spec import EvaluationTask
 from worker.fetch import attempt_prefix
 from worker.inputs import JobFacts
 from worker.transfer import Stored
@@ -20,11 +21,14 @@ _FROM_PREPARATION = {"report.json": "report", "ledger.jsonl": "ledger"}
 
 
 def upload_model(store: Store, claim: Claim, job: JobFacts, work: Path) -> Publication:
-    """Upload the model folder and say what its commit makes of it.
+    """Upload the model folder and say what its commit makes of it; a report where there is none.
 
     Raises StoreUnavailable, BrokenFolder and OSError.
     """
     prefix = attempt_prefix(claim.project_id, claim.job_id, claim.attempt_id)
+    if isinstance(job.spec.task, EvaluationTask):
+        files = [*_prepared_files(store, prefix, work), *_evaluation_files(store, prefix, work)]
+        return Publication("", "", files, "report", job.spec.model.name_or_path)
     stored = patiently_upload(store, work / MODEL, f"{prefix}{MODEL}/")
     return Publication(
         prefix=stored.prefix,

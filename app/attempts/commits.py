@@ -29,7 +29,10 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Publication:
-    """A whole model in the store, its manifest written last; `prefix` ends in '/'."""
+    """A whole model in the store, its manifest written last; `prefix` ends in '/'.
+
+    An evaluation's has no prefix: its files alone are kept, and no model is registered.
+    """
 
     prefix: str
     manifest_sha256: str
@@ -167,7 +170,7 @@ def commit_model(session: Session, attempt_id: str, token: str, made: Publicatio
     if held.cancel:
         return False
     data: dict[str, Any] = {}
-    if held.spec.get("publish", {}).get("registry", True):
+    if made.prefix and held.spec.get("publish", {}).get("registry", True):
         data["model"] = _register(session, held, made)
     _keep_artifacts(session, held, made.files)
     session.execute(_SUCCEED, {"attempt_id": attempt_id, "exit_code": made.exit_code})

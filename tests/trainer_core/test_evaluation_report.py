@@ -1,4 +1,4 @@
-"""The report at the end of a run: rows and answers before and after, and what a gate makes of it."""
+"""The report at the end of a run: rows and answers before and after, and a gate about them."""
 
 import json
 from typing import Any

@@ -20,6 +20,7 @@ from trainer_core.loading import (
     load_tokenizer,
     model_errors,
     new_model,
+    require_labels,
 )
 from trainer_core.model_source import ModelSource, adapter_base, allowed_folder, locate
 from trainer_core.new_tokens import fit_embeddings, with_new_tokens
@@ -36,6 +37,8 @@ def load(
     paths: Paths,
     secrets: Mapping[str, str],
     facts: Mapping[str, Any] | None = None,
+    *,
+    whole: bool = False,
 ) -> Loaded:
     """Load tokenizer and model, merge a published adapter into its base, attach a new one."""
     from transformers import set_seed
@@ -51,7 +54,10 @@ def load(
         kind.options(spec, facts or {}),
         kind.replaces_head(spec),
         frozen_head=spec.adapts and not getattr(spec.adapter, "modules_to_save", None),
+        whole=whole,
     )
+    if whole and kind.keeps_labels:
+        require_labels(source, wish.options)
 
     def base(wish: LoadingWish) -> Any:
         set_seed(spec.training.seed)  # a new head and new tokens begin at random

@@ -10,6 +10,7 @@ from trainer_core.data.sources import Source, sources_of
 from trainer_core.data.tokenizer import folder_hash
 from trainer_core.publish.manifest import canonical_hash, sha256_file
 from trainer_core.spec import Launch, SplitRatio
+from trainer_core.task import evaluated
 
 # Raised with every change that makes other tokens or labels of the same rows.
 VERSION = 3
@@ -24,7 +25,7 @@ def content_key(
     for it. Loads no tokenizer. Raises InvalidSpec, InvalidData, DataUnavailable or
     ModelUnavailable where a source or the model is not there.
     """
-    spec = launch.spec
+    spec = evaluated(launch.spec)
     secrets = secrets or {}
     sources = sources_of(launch, secrets, Path())
     validation = spec.data.validation

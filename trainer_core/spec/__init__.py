@@ -34,6 +34,7 @@ from trainer_core.spec.results import (
 from trainer_core.spec.task import TaskSpec
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
+from trainer_core.spec.tasks.evaluation import EvaluationTask
 from trainer_core.spec.tasks.grpo import GrpoTask
 from trainer_core.spec.tasks.image_classification import Augmentation, ImageClassificationTask
 from trainer_core.spec.tasks.kto import KtoTask
@@ -58,6 +59,7 @@ __all__ = [
     "DpoTask",
     "EarlyStopping",
     "Evaluation",
+    "EvaluationTask",
     "FreezeAdapter",
     "Gate",
     "Generation",

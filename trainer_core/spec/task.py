@@ -6,6 +6,7 @@ from pydantic import Field
 
 from trainer_core.spec.tasks.clm import ClmTask
 from trainer_core.spec.tasks.dpo import DpoTask
+from trainer_core.spec.tasks.evaluation import EvaluationTask
 from trainer_core.spec.tasks.grpo import GrpoTask
 from trainer_core.spec.tasks.image_classification import ImageClassificationTask
 from trainer_core.spec.tasks.kto import KtoTask
@@ -14,7 +15,7 @@ from trainer_core.spec.tasks.sentence_transformer import SentenceTransformerTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
 
-TaskSpec = Annotated[
+Trained = (
     SftTask  # the order is that of the API's description
     | DpoTask
     | GrpoTask
@@ -23,6 +24,10 @@ TaskSpec = Annotated[
     | TextClassificationTask
     | ImageClassificationTask
     | SentenceTransformerTask
-    | KtoTask,
-    Field(discriminator="type"),
-]
+    | KtoTask
+)
+"""The tasks that train."""
+
+TrainedTask = Annotated[Trained, Field(discriminator="type")]
+TaskSpec = Annotated[Trained | EvaluationTask, Field(discriminator="type")]
+EvaluationTask.model_rebuild(_types_namespace={"TrainedTask": TrainedTask})

@@ -1,0 +1,66 @@
+"""Measuring a base or a published model with another task's own trainer; nothing is trained."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainer_core.context import TrainContext
+from trainer_core.hardware import Hardware
+from trainer_core.problems import Problem
+from trainer_core.spec import EvaluationTask, TrainSpec
+from trainer_core.task_facts import ADAPTERS, CardText, Defaults, ModelKind, TaskFacts, block_of
+
+_NOTHING = "an evaluation measures the model as it is: leave adapter out"
+FACTS = TaskFacts(
+    # Rows, formats, lengths and the kind of model are those of `task.of`.
+    formats=(),
+    rows="",
+    model=ModelKind("", "a model of the task that is evaluated", None),
+    defaults=Defaults(learning_rate=0.0, adapter_learning_rate=0.0, max_length=0),
+    card=CardText(pipeline_tag="", made_by="", results={}),
+    adapters={**dict.fromkeys(ADAPTERS, _NOTHING), "none": None},
+    ddp="an evaluation runs in one process",
+    trains=False,
+)
+_USED = ("per_device_eval_batch_size", "seed", "data_seed")
+_TRAINING = "has no effect, because an evaluation trains nothing: leave it out"
+_PUBLISHING = "has no effect, because an evaluation publishes a report and no model: leave it out"
+
+
+def open_fields(spec: TrainSpec) -> dict[str, Any]:  # noqa: ARG001 - the protocol's
+    """None: `resolve` fills those of `task.of`."""
+    return {}
+
+
+def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  # noqa: ARG001 - the protocol's
+    """Fields of training and publishing, and a baseline from where it cannot come."""
+    kept = {"/checkpoint/save_total_limit", "/checkpoint/resume", "/publish/registry"}
+    for block, reason in (("training", _TRAINING), ("checkpoint", _TRAINING)):
+        yield from _useless(spec, block, reason, kept | {f"/training/{name}" for name in _USED})
+    yield from _useless(spec, "publish", _PUBLISHING, kept)
+    if spec.evaluation.compare_base:
+        text = (
+            "evaluation.compare_base has no effect, because nothing is trained: name the other"
+            " model in task.baseline"
+        )
+        yield Problem(pointer="/evaluation/compare_base", message=text, value="true")
+    baseline = block_of(spec, EvaluationTask).baseline
+    if baseline is not None and baseline.source not in ("hub", "folder"):
+        text = f"task.baseline cannot come from source '{baseline.source}': use 'hub' or 'folder'"
+        yield Problem(pointer="/task/baseline/source", message=text, value=repr(baseline.source))
+    if baseline is not None and baseline.token is not None:
+        text = "task.baseline cannot have a token of its own: use a public model, or a folder"
+        yield Problem(pointer="/task/baseline/token", message=text)
+
+
+def _useless(spec: TrainSpec, block: str, reason: str, kept: set[str]) -> Iterator[Problem]:
+    given = getattr(spec, block)
+    for name, field in type(given).model_fields.items():
+        pointer = f"/{block}/{name}"
+        default = field.get_default(call_default_factory=True)
+        if pointer not in kept and getattr(given, name) != default:
+            yield Problem(pointer=pointer, message=f"{block}.{name} {reason}")
+
+
+def build_trainer(context: TrainContext) -> Any:  # noqa: ARG001 - the protocol's
+    """Never asked for: the trainer is that of `task.of`."""
+    raise TypeError("an evaluation has no trainer of its own")
