@@ -8,7 +8,7 @@ stream holds a database connection.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,7 +65,7 @@ class _Topic:
         self.position = news.position
         self.push(frames, news.end)
 
-    def push(self, frames: Iterable[Frame], end: End | None) -> None:
+    def push(self, frames: Sequence[Frame], end: End | None) -> None:
         """Push frames to all subscribers; `end` says that the job is over with them."""
         for subscription in self.subscribers:
             subscription.end = end

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,6 +16,7 @@ from app.events.cursor import Position, encode_position
 from app.events.feed import AWAY, PAGE, Feed, beat_of
 from app.events.source import JobSource, Page, Source
 from app.events.subscription import Subscription
+from app.server import WRITE_NOW
 from app.telemetry import STREAM_RESYNCS
 
 # `no-transform` keeps proxies from compressing, X-Accel-Buffering nginx from holding frames back.
@@ -139,6 +141,19 @@ class Stream:
             await write(chunk)
             queue.due = clock() + self._silence
 
+    def write_now(
+        self, queue: Subscription, write: Callable[[bytes], bool], pushed: Sequence[frames.Frame]
+    ) -> bool:
+        """Write what the feed pushes while the stream waits; False: it is to be queued."""
+        position = self.position
+        chunk = b"".join([frame.data for frame in pushed if self._is_due(frame)])
+        if chunk and not write(chunk):
+            self.position = position
+            return False
+        if chunk:
+            queue.due = asyncio.get_running_loop().time() + self._silence
+        return True
+
     def _is_due(self, frame: frames.Frame) -> bool:
         if frame.position is not None:
             if frame.position <= self.position:
@@ -163,11 +178,12 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames until the stream's end or the client's."""
-        del scope
         start = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **start})
 
         with self._stream.subscribed() as queue:
+            if write_now := scope.get(WRITE_NOW):
+                queue.direct = partial(self._stream.write_now, queue, write_now)
             leaving = asyncio.create_task(_leave_with_client(receive, queue))
             try:
                 async with queue.patience:
