@@ -1,5 +1,6 @@
 """The model folder: whole, loadable, the same numbers, told honestly."""
 
+import hashlib
 import json
 import shutil
 from contextlib import closing
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.trainer_core.runs import World, Zygote
+from tests.trainer_core.small_tasks import Small
 from trainer_core.errors import Diverged
 from trainer_core.events import EventWriter
 from trainer_core.publish.manifest import canonical_hash, verify
@@ -168,7 +170,7 @@ def test_modules_to_save_are_trained_and_kept(world: World, zygote: Zygote) -> N
     assert (head - original).abs().max() > 1e-3
 
 
-def test_the_run_lock_says_what_was_run(world: World, zygote: Zygote) -> None:
+def test_a35_the_run_lock_says_what_was_run(world: World, zygote: Zygote) -> None:
     import torch
 
     run = zygote.run(world.launch("locked", adapter=LORA))
@@ -198,3 +200,42 @@ def test_the_card_reports_the_run(world: World, zygote: Zygote) -> None:
     assert str(world.model) in card
     assert "AutoPeftModelForCausalLM" in card
     assert "chat template hash" in card
+
+
+ROLES = (
+    "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant] {% endif %}"
+)
+
+
+def test_a22_the_published_tokenizer_renders_what_was_trained(small: Small, zygote: Zygote) -> None:
+    """With a template of the spec's own; its hash in the card is that of the published file."""
+    import pyarrow.ipc
+    from transformers import AutoTokenizer
+
+    rows = [{"messages": messages} for messages in dialogues(12)]
+    run = zygote.run(small.launch("rendered", {"type": "sft", "chat_template": ROLES}, rows))
+    assert run.code == 0, run.log
+    tokenizer = AutoTokenizer.from_pretrained(run.work / "model")
+    [trained] = (run.work / "prepared").glob("*/train.arrow")
+    ids = pyarrow.ipc.open_file(trained).read_all()["input_ids"].to_pylist()
+    expected = [
+        tokenizer.apply_chat_template(row["messages"], return_dict=True)["input_ids"]
+        for row in rows
+    ]
+    assert sorted(ids) == sorted(expected)
+    template = (run.work / "model/chat_template.jinja").read_text()
+    assert template == ROLES
+    card = (run.work / "model/README.md").read_text()
+    assert hashlib.sha256(template.encode()).hexdigest() in card
+
+
+def dialogues(count: int) -> list[list[dict[str, str]]]:
+    """A question and an answer each."""
+    return [
+        [
+            {"role": "user", "content": f"Where is parcel {number}?"},
+            {"role": "assistant", "content": f"The parcel {number} is on its way."},
+        ]
+        for number in range(count)
+    ]
