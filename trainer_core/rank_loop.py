@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.callbacks import Flow
+from trainer_core.context import transformer_of
 from trainer_core.rank_share import FILLER, shared_loader
 from trainer_core.ranks import Ranks
 
@@ -145,6 +146,9 @@ def connect(trainer: Any, ranks: Ranks) -> None:
         flow, fills = trainer.flow, not trainer._evaluates_now
         return shared_loader(loader, flow.ranks, accelerator, flow.meter, fills=fills)
 
+    if hasattr(transformer_of(trainer.model).config, "vision_config"):
+        # Vision towers end with layers that nobody reads.
+        accelerator.ddp_handler.find_unused_parameters = True
     accelerator.prepare_data_loader = prepare
     accelerator.gather = accelerator.gather_for_metrics = _own_alone
     torch.manual_seed(trainer.args.seed + ranks.number)

@@ -99,24 +99,6 @@ def test_beginnings_are_published_for_the_unchanged_base(
     assert (config["r"], config["init_lora_weights"]) == (8 if doubled else 4, True)
 
 
-@pytest.mark.parametrize("name", ["dora", "adalora", "ia3", "vera", "layernorm", "head"])
-def test_a21_each_kind_merges(name: str, world: World, zygote: Zygote) -> None:
-    """Merged, the model says the same within the drift that the card names."""
-    launch = world.launch(
-        f"merged-{name}", adapter=KINDS[name], training=SHORT, publish={"merge": "always"}
-    )
-    run = zygote.run(launch)
-    measured = _measured(run)
-    folder = run.work / "model"
-    assert not (folder / "adapter_config.json").exists()
-    assert _eval_loss(_whole(folder), world.plain) == pytest.approx(measured, abs=2e-4)
-    lock = json.loads((folder / "run_lock.json").read_text())
-    assert 0 <= lock["merge"]["drift"] <= 1e-3
-    assert (
-        f"at most {lock['merge']['drift']:.3g} of the largest" in (folder / "README.md").read_text()
-    )
-
-
 def test_a21_a_quantized_base_is_never_merged_into(world: World, zygote: Zygote) -> None:
     """QLoRA's adapter goes onto the base in whole numbers; both differences are told."""
     quantized = {"adapter": LORA, "quantization": {"bits": 4}, "training": SHORT}

@@ -1,19 +1,15 @@
-"""The numbers: normalisation, padding, packing, precision, evaluation, the loss itself."""
+"""The numbers: padding, precision, evaluation, the loss itself; see also `equivalence/`."""
 
 from typing import Any
 
 import pytest
 
 from tests.trainer_core.runs import World, Zygote
-from tests.trainer_core.tiny import make_tiny_model, pack_rows, random_rows
-from trainer_core.arguments import loop_arguments
+from tests.trainer_core.tiny import random_rows
 from trainer_core.backends import hf
 from trainer_core.collator import Collator
-from trainer_core.context import TrainContext
-from trainer_core.errors import InvalidSpec
 from trainer_core.loss_kernel import TorchLogProbs
 from trainer_core.spec import Paths, TrainSpec
-from trainer_core.token_trainer import check_isolation
 
 pytestmark = pytest.mark.train
 
@@ -26,54 +22,6 @@ def _spec(world: World, **changes: Any) -> TrainSpec:
 
 def _load(world: World, **changes: Any) -> Any:
     return hf.load(_spec(world, **changes), Paths(work="unused"), {})
-
-
-def test_a6_accumulation_is_normalised_over_all_tokens(world: World, zygote: Zygote) -> None:
-    """Rows of 8 to 24 tokens: one batch of 8 and eight batches of 1 train alike."""
-    calm = make_tiny_model(world.folder / "calm")  # without dropout
-    losses = []
-    for name, batch, accumulated in (("a6-bs8", 8, 1), ("a6-ga8", 1, 8)):
-        training = {
-            "per_device_train_batch_size": batch,
-            "gradient_accumulation_steps": accumulated,
-            "num_train_epochs": 4,
-        }
-        model = {"source": "folder", "name_or_path": str(calm)}
-        run = zygote.run(world.launch(name, model=model, training=training))
-        assert run.code == 0, run.log
-        losses.append(run.losses)
-    assert losses[0].keys() == losses[1].keys() == set(range(1, 33))
-    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
-
-
-def test_a4_packed_samples_do_not_see_each_other(world: World) -> None:
-    """Logits of a sample inside of a padded, packed batch equal those of the sample alone."""
-    import torch
-
-    model = _load(world).model.eval()
-    rows = random_rows(6, seed=3)
-    batch = Collator(0)([*pack_rows(rows, 48)])
-    assert "attention_mask" not in batch
-    del batch["labels"]
-    with torch.no_grad():
-        packed = model(**batch, use_cache=False).logits
-        alone = [model(input_ids=torch.tensor([r["input_ids"]])).logits[0] for r in rows]
-    # Padding is token 0, which no row holds.
-    starts = (batch["position_ids"] == 0) & (batch["input_ids"] != 0)
-    places = starts.nonzero().tolist()
-    for (row, start), logits in zip(places, alone, strict=True):
-        inside = packed[row, start : start + len(logits)]
-        assert (inside - logits).abs().max().item() <= 1e-5
-
-
-def test_a4_models_that_leak_are_refused(world: World) -> None:
-    """The same check fails where a model ignores position ids (here: gets none)."""
-    model = _load(world).model
-    check_isolation(model)
-    original = model.forward
-    model.forward = lambda input_ids, **_: original(input_ids=input_ids)
-    with pytest.raises(InvalidSpec, match=r"set task\.packing to false"):
-        check_isolation(model)
 
 
 def test_a2_padding_is_masked_by_length() -> None:
@@ -112,25 +60,6 @@ def test_a16_trainables_are_fp32_under_fp16(world: World) -> None:
         assert model.get_input_embeddings().weight.dtype == base
 
 
-def test_a20_checkpointing_is_not_reentrant_and_changes_nothing(
-    world: World, zygote: Zygote
-) -> None:
-    """LoRA through recomputed activations: the same losses, dropout included."""
-    runs = []
-    for name, on in (("gc-off", False), ("gc-on", True)):
-        training = {"gradient_checkpointing": on, "max_steps": 8}
-        adapter = LORA | {"lora_dropout": 0.1}
-        runs.append(zygote.run(world.launch(name, adapter=adapter, training=training)))
-        assert runs[-1].code == 0, runs[-1].log
-    assert runs[1].losses == pytest.approx(runs[0].losses, abs=1e-6)
-    context = TrainContext(_spec(world), None, None, True, None, _Checkpoints())
-    assert loop_arguments(context)["gradient_checkpointing_kwargs"] == {"use_reentrant": False}
-
-
-class _Checkpoints:
-    staging = "unused"
-
-
 def test_evaluation_loss_is_the_mean_over_tokens(world: World, zygote: Zygote) -> None:
     """Equal to the cross entropy over all validation tokens, whatever the batch size."""
     import torch
@@ -155,15 +84,6 @@ def test_evaluating_does_not_change_the_training(world: World, zygote: Zygote) -
     never = zygote.run(world.launch("seldom", evaluation={"strategy": "no"}))
     assert often.losses == never.losses
     assert not any("eval_loss" in m for m in never.of("metrics"))
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a28_planned_steps_are_run(world: World, zygote: Zygote, packed: bool) -> None:  # noqa: FBT001
-    """2 epochs of batches of 4: ⌈rows / 4⌉ steps each, counted from packed rows."""
-    rows = len([*pack_rows(random_rows(60), 48)]) if packed else 60
-    run = zygote.run(world.launch(f"planned-{packed}", packed=packed))
-    planned = {p["total_steps"] for p in run.of("progress")}
-    assert planned == {2 * -(-rows // 4)} == {max(run.losses)}
 
 
 @pytest.mark.parametrize("tokens", [7, 2500])
