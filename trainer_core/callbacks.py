@@ -12,8 +12,10 @@ from trainer_core.evaluation.base import BaseEvaluation
 from trainer_core.meter import Meter
 from trainer_core.ranks import Ranks
 from trainer_core.report import Reporter
+from trainer_core.shortage import RandomState
 from trainer_core.spec import TrainSpec
 from trainer_core.stop import StopSignal
+from trainer_core.watch import Watch
 
 AUTO_SAVE_SECONDS = 300.0
 _METRICS = ("loss", "learning_rate", "grad_norm", "entropy", "mean_token_accuracy")
@@ -48,6 +50,12 @@ class Flow:
         self.best: BestModel | None = None
         self.base_evaluation: BaseEvaluation | None = None
         self.ended_early = False
+        self.ladder: dict[str, Any] = {}
+        self.saved_step = 0
+        self.where = "training"
+        self.watch = Watch()
+        self._gradient: float | None = None
+        self._random: RandomState | None = None
         self.evaluation_due = False
         self.revision: str | None = None
         self._spec = spec
@@ -73,12 +81,23 @@ class Flow:
         """Before the first micro-batch of a step."""
         self.meter.begin_step()
         self._before = self.meter.totals()
+        self._random = RandomState()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
+        """Weights are about to change."""
+        self.where = "optimizer"
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
+        """Weights have changed."""
+        self.where = "training"
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
         """After the optimizer: decide what happens before the next step."""
         self.step = state.global_step
-        self.meter.end_step()
+        seconds = self.meter.end_step()
         save_is_due = self._agree(save=self._save_is_due())
+        self._random = None
+        self._look(seconds)
         last = self.step >= state.max_steps
         stopping = self.stopping
         due = self._evaluation_is_due(last=last)
@@ -95,6 +114,7 @@ class Flow:
         del state.log_history[:-1]
         values = {k: v for k, v in (logs or {}).items() if self._is_metric(k, v)}
         if "loss" in values:
+            self._gradient = values.get("grad_norm")
             values["loss"] = self.meter.take_loss()
             values |= self.meter.rates()
             self.meter.restart()
@@ -123,6 +143,7 @@ class Flow:
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the protocol's
         """After a checkpoint."""
         self._saved_at = time.monotonic()
+        self.saved_step = self.step
         self.meter.restart()
 
     # ---- the same on every rank ----
@@ -175,6 +196,7 @@ class Flow:
             self.base,
             {} if self.best is None else self.best.state(),
             self.ended_early,
+            self.ladder,
         )
 
     def last(self) -> dict[str, Any]:
@@ -183,12 +205,25 @@ class Flow:
 
     def restore(self, step: int, state: LoopState) -> None:
         """Go on from a checkpoint."""
-        self.step = step
+        self.step = self.saved_step = step
         self.meter.loss_sum, self.meter.loss_steps = state.loss_sum, state.loss_steps
         self.evaluation_due = state.evaluation_due
         self.last_metrics = dict(state.metrics)
         self.base = dict(state.base)
         self.ended_early = state.ended_early
+
+    def back_to_step_begin(self) -> None:
+        """Forget a step that failed in the middle, or an evaluation, which is due again."""
+        if self._random is not None:
+            self._random.restore()
+            self.meter.add(self._before, (0.0, 0.0, 0.0))
+        self.evaluation_due = self.evaluation_due or self.where == "evaluating"
+
+    def _look(self, seconds: float | None) -> None:
+        """Have the watch see the step that has just ended."""
+        self.watch.loss(self.step, self.meter.loss_sum - self._before[0], self._gradient)
+        if seconds is not None:
+            self.watch.time(self.step, seconds)
 
     def say_it_lives(self, state: Any) -> None:
         """Report where the run stands, about once a second: an evaluation may take hours."""

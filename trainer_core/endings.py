@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from trainer_core.errors import DiskFull, Interrupted, InvalidSpec, OutOfMemory, TrainerError
 from trainer_core.publish.manifest import write_durably
+from trainer_core.shortage import first_line, is_out_of_memory
 from trainer_core.words import say, say_traceback
 
 EXIT_FILE = "exit.json"
-_OOM_MARKS = ("out of memory", "can't allocate memory", "not enough memory")
 _LONGEST_MESSAGE = 2000
 
 
@@ -65,11 +65,11 @@ def as_trainer_error(error: BaseException) -> TrainerError | None:
     """The error by what happened; None for one that nobody expected."""
     if isinstance(error, TrainerError):
         return error
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return OutOfMemory(
             "memory is exhausted: lower training.per_device_train_batch_size (and raise"
             " training.gradient_accumulation_steps), lower task.max_length, or set"
-            f" training.gradient_checkpointing ({_first_line(error)})"
+            f" training.gradient_checkpointing ({first_line(error)})"
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"no space left: {error}")
@@ -81,17 +81,6 @@ def as_trainer_error(error: BaseException) -> TrainerError | None:
             "was not loaded: start from another one, or from scratch with checkpoint.resume: never"
         )
     return None
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
-    # torch.OutOfMemoryError is a RuntimeError, and so is what its CPU allocator raises.
-    return isinstance(error, RuntimeError) and any(m in str(error).lower() for m in _OOM_MARKS)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def write_exit(work: Path, ending: Ending) -> None:

@@ -6,7 +6,8 @@
     ├── DataUnavailable          a data source cannot be reached (retryable)
     ├── ModelUnavailable         a model or tokenizer cannot be found or reached
     ├── OutOfMemory              device or host memory is exhausted
-    ├── Diverged                 the loss is not a finite number
+    ├── Diverged                 the loss is not a finite number, or training comes to nothing
+    ├── Stalled                  steps have become too slow on this machine (retryable)
     ├── BelowGate                the model does not reach `publish.gate`
     ├── DiskFull                 no room for a checkpoint or the model
     ├── RankLost                 a process of several that train together is dead (retryable)
@@ -71,10 +72,17 @@ class OutOfMemory(TrainerError):
 
 
 class Diverged(TrainerError):
-    """The loss is not a finite number."""
+    """The loss is not a finite number, or has risen for good, or does not depend on any weight."""
 
     reason = "diverged"
     exit_code = 72
+
+
+class Stalled(TrainerError):
+    """Steps have become much slower than they were, for long."""
+
+    reason = "stalled"
+    retryable = True
 
 
 class BelowGate(TrainerError):

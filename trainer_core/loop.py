@@ -80,8 +80,10 @@ class ExactLoop:
         """
         trainer: Any = self
         self.flow.report.phase_unless_stopped("evaluating")
+        self.flow.where = "evaluating"
         with self.apart_from_training():
             measured = self._measure(trainer.get_eval_dataloader(eval_dataset))
+        self.flow.where = "training"
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.flow.evaluation_due = not measured
         if metrics:

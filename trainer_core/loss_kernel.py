@@ -7,8 +7,22 @@ in plain torch takes its place. TRL 1.16 brings one of its own, which is left al
 
 from typing import Any
 
-_TOKENS_AT_ONCE = 1024
+TOKENS_AT_ONCE = 1024
 """More are computed in pieces, and again in the backward pass, to bound the memory of logits."""
+SMALL_PIECE = 128
+"""The size of a piece where memory has run out."""
+
+
+def is_ours() -> bool:
+    """Whether TRL's token loss is this one, so that its pieces can be made smaller."""
+    from trl.trainer import utils
+
+    return utils._ChunkedLogProbFunction is TorchLogProbs
+
+
+def compute_at_once(tokens: int) -> None:
+    """Set the size of a piece, from here on."""
+    TorchLogProbs.tokens_at_once = tokens
 
 
 def ensure_loss_kernel() -> None:
@@ -22,8 +36,11 @@ def ensure_loss_kernel() -> None:
 class TorchLogProbs:
     """Takes the place of TRL's `ChunkedLogProbFunction`; only `apply` is called."""
 
-    @staticmethod
+    tokens_at_once = TOKENS_AT_ONCE
+
+    @classmethod
     def apply(  # noqa: PLR0913 - the signature that TRL calls
+        cls,
         hidden: Any,
         weight: Any,
         bias: Any,
@@ -48,9 +65,10 @@ class TorchLogProbs:
             logits = _logits(h, weight, bias, (scale, softcap, temperature))
             return _token_statistics(logits, t, outputs)
 
-        if len(targets) <= _TOKENS_AT_ONCE:
+        size = cls.tokens_at_once
+        if len(targets) <= size:
             return piece(hidden, targets)
-        pieces = zip(hidden.split(_TOKENS_AT_ONCE), targets.split(_TOKENS_AT_ONCE), strict=True)
+        pieces = zip(hidden.split(size), targets.split(size), strict=True)
         results = [checkpoint(piece, h, t, use_reentrant=False) for h, t in pieces]
         columns = zip(*results, strict=True)
         return tuple(None if c[0] is None else torch.cat(c) for c in columns)

@@ -49,11 +49,13 @@ class Meter:
         """A step starts now: what came before it (saving, evaluating) is not the step's time."""
         self._step_began = time.monotonic()
 
-    def end_step(self) -> None:
-        """A step is over."""
-        if self._step_began is not None:
-            self._steps.append(time.monotonic() - self._step_began)
+    def end_step(self) -> float | None:
+        """A step is over; returns its seconds, None for one whose beginning was not told."""
         self.loss_steps += 1
+        if self._step_began is None:
+            return None
+        self._steps.append(time.monotonic() - self._step_began)
+        return self._steps[-1]
 
     def totals(self) -> tuple[float, float, float]:
         """Loss (of the open window), samples and tokens so far."""

@@ -23,14 +23,16 @@ from trainer_core.context import Loaded, TrainContext, transformer_of
 from trainer_core.data.parts import of_parts
 from trainer_core.data.prepared import Prepared, open_prepared
 from trainer_core.data.templates import choose_template
-from trainer_core.errors import Interrupted, InvalidSpec
+from trainer_core.errors import Interrupted, InvalidSpec, OutOfMemory
 from trainer_core.evaluation.base import BaseEvaluation, Evaluated
 from trainer_core.evaluation.report import report_on, tell
 from trainer_core.evaluation.run import evaluate, reports
 from trainer_core.events import EventType
 from trainer_core.gate import require_gate
 from trainer_core.identity import spec_hash
+from trainer_core.ladder import Ladder
 from trainer_core.loading import files_of, load_reader
+from trainer_core.loss_kernel import compute_at_once, is_ours
 from trainer_core.machine import detect_hardware, take_share
 from trainer_core.memory import values_beside
 from trainer_core.model_source import local_parameters, locate
@@ -42,10 +44,20 @@ from trainer_core.ranks import Ranks, Seat
 from trainer_core.report import Reporter
 from trainer_core.resolve import resolve
 from trainer_core.run_lock import package_versions, run_lock
+from trainer_core.shortage import (
+    WHERE,
+    MemoryRanOut,
+    first_line,
+    free,
+    give_back,
+    is_out_of_memory,
+    save_finished_steps,
+)
 from trainer_core.spec import EvaluationTask, Launch, Paths, TrainSpec
 from trainer_core.stop import StopSignal
 from trainer_core.stop_tokens import stop_where_turns_end, use_eos
 from trainer_core.task import evaluated, task_of
+from trainer_core.watch import Watch
 
 PREPARED = "prepared"
 
@@ -90,14 +102,56 @@ class Session:
         self._stop.check()
         paths = self._launch.paths.model_copy(update={"prepared": str(data.folder)})
         self._join(paths, resume)
+        context, model = self._train_within_memory(spec, data, hashes, resume)
+        if self._ranks.leads:
+            self._publish(context, model)
+
+    def _train_within_memory(
+        self, spec: TrainSpec, data: Prepared, hashes: tuple[str, str], resume: Resume | None
+    ) -> tuple[TrainContext, Any]:
+        """Train; where memory runs out, go on from the last step with less need of it."""
+        ladder = Ladder(spec, None if resume is None else resume.state.ladder)
+        while True:
+            try:
+                return self._train_on(ladder, data, hashes, resume)
+            except MemoryRanOut as ran:
+                self._step_down(ladder, ran)
+                newest = ran.newest
+            give_back()
+            resume = resume if newest is None else open_checkpoint(newest, hashes)
+
+    def _train_on(
+        self, ladder: Ladder, data: Prepared, hashes: tuple[str, str], resume: Resume | None
+    ) -> tuple[TrainContext, Any]:
+        spec = ladder.spec
+        compute_at_once(ladder.tokens_at_once)
+        paths = self._launch.paths.model_copy(update={"prepared": str(data.folder)})
         loaded = backend_of(spec).load(spec, paths, self._secrets, data.report.facts)
         self._agree_on_ends(spec, loaded)
         self._report.log(_described(loaded, data))
         self._stop.check()
         context = self._context(spec, loaded, data, hashes)
-        model = self._train(context, resume)
-        if self._ranks.leads:
-            self._publish(context, model)
+        context.flow.ladder = ladder.state
+        return context, self._train(context, resume)
+
+    def _step_down(self, ladder: Ladder, ran: MemoryRanOut) -> None:
+        """Take the next rung and tell of it; raises OutOfMemory where there is none."""
+        at = f"memory ran out {WHERE[ran.where]} after step {ran.step} ({ran.said})"
+        if ran.where == "optimizer":
+            raise OutOfMemory(
+                f"{at}: the optimizer's states do not fit beside the weights, whatever the batch:"
+                " train an adapter, or choose training.optim 'adamw_8bit' or 'sgd'",
+                "training.optim",
+            )
+        evaluating = ran.where == "evaluating"
+        how = ladder.lower_evaluation() if evaluating else ladder.lower(pieces=is_ours())
+        if how is None:
+            raise OutOfMemory(
+                f"{at}, and nothing is left to give up: batches of one row"
+                f"{'' if evaluating else ', activations computed again'}; lower task.max_length,"
+                " choose a smaller model, or hold its base in 4 bits with quantization.bits"
+            )
+        self._report.warn("memory_ladder", f"{at}: {how}")
 
     def _join(self, paths: Paths, resume: Resume | None) -> None:
         """Connect with the other ranks, which read what this one has prepared."""
@@ -210,6 +264,7 @@ class Session:
         )
         flow.ranks = self._ranks
         flow.revision = loaded.facts.get("revision")
+        flow.watch = Watch(falls=task_of(spec).FACTS.loss_falls)
         checkpointer = Checkpointer(
             self._work, hashes, spec.checkpoint.save_total_limit, self._report
         )
@@ -235,19 +290,33 @@ class Session:
             with kept_in_fp32(context.loaded.model):
                 trainer = task_of(context.spec).build_trainer(context)
             self._stop.check()
-            with self._stop.held():
-                if resume is None:
-                    self._begin(trainer, context)
-                else:
-                    self._go_on(trainer, context.flow, resume)
-            if self._goes_on(context.flow):
-                self._stop.check()
-                self._take_best(trainer, context.flow)
-                self._report_on(trainer, context)
+            self._use(trainer, context, resume)
         finally:
             if self._ranks.leads:
                 context.checkpointer.clear_staging()
         return trainer.model
+
+    def _use(self, trainer: Any, context: TrainContext, resume: Resume | None) -> None:
+        """Train and evaluate; raises MemoryRanOut when all finished steps are saved."""
+        flow = context.flow
+        try:
+            with self._stop.held():
+                if resume is None:
+                    self._begin(trainer, context)
+                else:
+                    self._go_on(trainer, flow, resume)
+            if self._goes_on(flow):
+                self._stop.check()
+                self._take_best(trainer, flow)
+                self._report_on(trainer, context)
+        except (MemoryError, RuntimeError) as error:
+            if self._ranks.count > 1 or not is_out_of_memory(error):
+                raise
+            ran = MemoryRanOut(flow.where, flow.step, first_line(error))
+            free(error)
+            save_finished_steps(trainer)
+            ran.newest = context.checkpointer.newest
+            raise ran from None
 
     def _goes_on(self, flow: Flow) -> bool:
         """What is left after training is done by rank 0 alone; raises Interrupted like `check`."""

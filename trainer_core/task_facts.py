@@ -124,6 +124,7 @@ class TaskFacts:
     `ddp`       why it cannot be spread over processes, None where it can
     `frozen_copies`  models of the same size that a spec keeps beside the trained one
     `trains`    whether weights change
+    `loss_falls`  whether a lower loss is a better one
     """
 
     formats: tuple[str, ...]
@@ -138,6 +139,7 @@ class TaskFacts:
     step_multiple: Callable[[TrainSpec], int] = _one
     ddp: str | None = None
     trains: bool = True
+    loss_falls: bool = True
 
 
 def block_of(spec: TrainSpec, kind: type[Block]) -> Block:

@@ -126,7 +126,7 @@ class Zygote:
         self.greeting = self._read(_START_SECONDS)
 
     def run(self, launch: dict[str, Any], **options: Any) -> Outcome:
-        """Run a launch in a fork; `options` are `signals`, `disk`, `memory`, `secrets`."""
+        """Run a launch in a fork; `options` are `signals`, `disk`, `memory`, `short`, `secrets`."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"launch": launch, **options}) + "\n")
         self._process.stdin.flush()

@@ -14,7 +14,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ def _child(request: dict[str, Any], answer: Any) -> int:
     _redirect(work / "output.log")
     if request.get("memory"):
         _little_memory(request["memory"])
+    if request.get("short"):
+        _short_of_memory(**request["short"])
     before = set(sys.modules)
     code = run_launch(launch, request.get("secrets", {}), _listener(request.get("signals", [])))
     told = {
@@ -118,6 +120,37 @@ def _little_memory(more: int) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + more
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _short_of_memory(
+    *,
+    rows: int | None = None,
+    calls: Sequence[int] = (),
+    evaluating: bool = False,
+    optimizer: bool = False,
+) -> None:
+    """Have looking up embeddings, where a step begins, fail as CUDA does when memory is exhausted:
+    for batches of more than `rows` rows, or at these calls (counted from 1). With `evaluating` only
+    while no gradient is wanted, else only while one is. With `optimizer` its states do not fit.
+    """
+    import torch
+
+    look_up, count = torch.nn.functional.embedding, 0
+
+    def embedding(input: Any, *arguments: Any, **named: Any) -> Any:  # noqa: A002 - torch's name
+        nonlocal count
+        if torch.is_grad_enabled() != evaluating:
+            count += 1
+            if count in calls or (rows is not None and len(input) > rows):
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return look_up(input, *arguments, **named)
+
+    def step(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    torch.nn.functional.embedding = embedding
+    if optimizer:
+        torch.optim.AdamW.step = step
 
 
 def _say(answer: dict[str, Any]) -> None:

@@ -26,9 +26,11 @@ def evaluate(trainer: Any, context: TrainContext, measured: dict[str, Any]) -> E
     wish = context.spec.evaluation.generation
     plain = {name.removeprefix("eval_"): float(value) for name, value in measured.items()}
     answers = []
+    trainer.flow.where = "evaluating"
     if wish is not None:
         answers = answer(trainer, context.loaded.tokenizer, wish, questions_of(context))
     groups = record(trainer)
+    trainer.flow.where = "training"
     if answers:
         groups = [*groups, {"generated": answers, "reference": references_of(context)}]
     return Evaluated(plain, groups, answers)

@@ -66,6 +66,7 @@ FACTS = TaskFacts(
     over_length=("error", "drop"),
     frozen_copies=_frozen_copies,
     step_multiple=_group,
+    loss_falls=False,
     ddp="answers are drawn and kept for further steps by one process, whose checkpoints hold them",
 )
 

@@ -1,0 +1,110 @@
+"""Trainings that run and come to nothing: stopped with a plain cause, and no others."""
+
+import math
+import random
+
+import pytest
+
+from tests.trainer_core.runs import World, Zygote
+from tests.trainer_core.tiny import make_tiny_model
+from trainer_core.errors import Diverged, Stalled
+from trainer_core.watch import FLAT_STEPS, SLOW_SECONDS, WINDOW, Watch
+
+RNG = random.Random(3)  # noqa: S311 - test data
+
+
+def _see(watch: Watch, losses: list[float], gradient: float | None = 1.0) -> None:
+    for step, loss in enumerate(losses, start=1):
+        watch.loss(step, loss, gradient)
+
+
+def test_a_loss_that_rises_for_good() -> None:
+    """From 4 down to 1, then to 9: told when the mean of 20 steps is twice what it began with."""
+    falls = [4.0] * WINDOW + [1.0] * WINDOW
+    with pytest.raises(Diverged, match=r"the loss has risen to .* after 4 at the beginning and 1"):
+        _see(Watch(), falls + [9.0] * WINDOW)
+
+
+def test_losses_that_are_let_be() -> None:
+    """Noise, single spikes, a slow start that rises by half, forgetting that stays below twice the
+    beginning, and losses of advantages, which say nothing."""
+    noise = [max(0.0, RNG.gauss(2.0, 1.0)) for _ in range(500)]
+    spikes = [2.0 + (100.0 if step % 97 == 0 else 0.0) for step in range(90)]
+    for losses in (noise, spikes, [2.0] * 30 + [3.0] * 60, [4.0] * 30 + [0.5] * 30 + [7.0] * 60):
+        _see(Watch(), losses)
+    _see(Watch(falls=False), [0.1] * 30 + [5.0] * 60)
+
+
+def test_a_loss_that_no_weight_moves() -> None:
+    """100 steps with the very same loss and no gradient; with a gradient, or a loss that changes in
+    its sixth digit, it may be slow and is let be."""
+    with pytest.raises(Diverged, match=f"6.2383 for {FLAT_STEPS} steps .* no\\s+trained weight"):
+        _see(Watch(), [6.2383] * (FLAT_STEPS + 1), gradient=0.0)
+    _see(Watch(), [6.2383] * 500, gradient=1e-9)
+    _see(Watch(), [6.2383] * 500, gradient=None)
+    _see(Watch(), [6.2383 + 1e-4 * RNG.random() for _ in range(500)], gradient=0.0)
+    _see(Watch(), [6.2383] * FLAT_STEPS, gradient=0.0)
+
+
+def test_steps_that_crawl() -> None:
+    """Steps of 0.1 s that take 3 s from some time on: told after a quarter of an hour of it, and
+    not where they recover in between, or were never quick."""
+    now = 0.0
+    watch = Watch(clock=lambda: now)
+
+    def run(seconds: float, steps: int) -> None:
+        nonlocal now
+        for _ in range(steps):
+            now += seconds
+            watch.time(7, seconds)
+
+    run(0.1, 50)
+    enough = math.ceil(SLOW_SECONDS / 3.0)
+    run(3.0, enough - 5)
+    run(0.1, 50)
+    run(3.0, enough - 5)
+    with pytest.raises(Stalled, match=r"a step takes 3 s at step 7, and took 0.1 s before"):
+        run(3.0, WINDOW)
+    always = Watch(clock=lambda: now)
+    for _ in range(2 * enough):
+        always.time(1, 3.0)
+    assert Stalled.retryable
+    assert Stalled.reason == "stalled"
+
+
+@pytest.mark.train
+def test_a_run_that_learns_nothing_is_stopped(world: World, zygote: Zygote) -> None:
+    """A head of zeros hands no gradient down to an adapter: the loss is ln 512 = 6.23832."""
+    from safetensors.torch import load_file, save_file
+
+    folder = make_tiny_model(world.folder / "deaf")
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"].zero_()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    run = zygote.run(
+        world.launch(
+            "deaf",
+            model={"source": "folder", "name_or_path": str(folder)},
+            adapter={"type": "lora", "r": 4},
+            training={"max_steps": 200},
+            evaluation={"strategy": "no"},
+        )
+    )
+    assert run.code == 72
+    assert "the loss has been 6.23832 for 100 steps (up to step 101)" in run.result["message"]
+    assert run.exit["reason"] == "diverged"
+    assert not (run.work / "model").exists()
+
+
+@pytest.mark.train
+def test_a_run_whose_loss_explodes_is_stopped(world: World, zygote: Zygote) -> None:
+    """A learning rate that climbs by 0.025 a step, without a limit for gradients."""
+    training = {
+        "max_steps": 200, "learning_rate": 10.0, "max_grad_norm": 0.0, "warmup_steps": 400,
+        "lr_scheduler_type": "constant_with_warmup",
+    }  # fmt: skip
+    run = zygote.run(world.launch("explodes", training=training, evaluation={"strategy": "no"}))
+    assert run.code == 72
+    assert "the loss has risen to" in run.result["message"]
+    assert "training.learning_rate" in run.result["message"]
+    assert run.result["step"] < 200
