@@ -138,12 +138,14 @@ class World:
     # -- processes ------------------------------------------------------------------------------
 
     def process(self, name: str) -> psutil.Process:
-        """The stack's process of this name."""
-        state = running_state(self.home)
-        assert state is not None
-        pid = state.processes[name].pid
-        assert pid is not None, name
-        return psutil.Process(pid)
+        """The stack's process of this name; one that is being started again is waited for."""
+
+        def pid() -> int | None:
+            state = running_state(self.home)
+            assert state is not None
+            return state.processes[name].pid
+
+        return psutil.Process(wait_until(pid, timeout=60))
 
     @contextmanager
     def frozen(self, name: str) -> Iterator[None]:
