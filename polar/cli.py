@@ -4,6 +4,7 @@ import typer
 
 from polar.commands import backup, jobs, join, sample, stack, worker
 from polar.commands.env import env
+from polar.commands.verify import verify
 from polar.doctor import doctor
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app.command()(env)
 app.command()(backup.backup)
 app.command()(backup.restore)
 app.command(name="run-sample")(sample.run_sample)
+app.command()(verify)
 app.command()(jobs.submit)
 app.command(name="jobs")(jobs.list_jobs)
 app.command()(jobs.watch)

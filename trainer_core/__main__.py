@@ -1,4 +1,4 @@
-"""`python -m trainer_core run|prepare|resolve|schema`: the trainer without any service."""
+"""`python -m trainer_core run|prepare|verify|resolve|schema`: the trainer without any service."""
 
 import argparse
 import json
@@ -21,6 +21,7 @@ from trainer_core.resolve import resolve
 from trainer_core.runner import run_launch
 from trainer_core.spec import TrainSpec
 from trainer_core.stop import StopSignal
+from trainer_core.verify.command import verify_command
 from trainer_core.warm import quiet_libraries
 from trainer_core.words import flush, say
 
@@ -64,6 +65,10 @@ def _prepare(options: argparse.Namespace) -> int:
         return prepare_command(options.file, options.out)
 
 
+def _verify(options: argparse.Namespace) -> int:
+    return verify_command(options.file, as_json=options.json)
+
+
 def _resolve(options: argparse.Namespace) -> int:
     launch = with_own_devices(read_launch(options.file))
     resolved = resolve(launch.spec, detect_hardware(launch))
@@ -96,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("run", _run, "train; FILE is a TrainSpec or a Launch"),
         ("prepare", _prepare, "tokenise the data of a TrainSpec or a Launch"),
+        ("verify", _verify, "prove the numbers of a TrainSpec on a sample of its data"),
         ("resolve", _resolve, "print a TrainSpec with every default filled in"),
         ("schema", _schema, "print the JSON schema of a TrainSpec"),
     ):
@@ -105,6 +111,8 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("file", type=Path, metavar="FILE")
         if name in ("run", "prepare"):
             sub.add_argument("--out", type=Path, metavar="DIR", required=name == "prepare")
+        if name == "verify":
+            sub.add_argument("--json", action="store_true", help="say it as JSON")
     return parser
 
 

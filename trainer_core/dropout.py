@@ -10,3 +10,13 @@ def switch_off_dropout(model: Any) -> None:
         for name in rates:
             if "dropout" in name:
                 setattr(module, name, 0.0)
+
+
+def switch_off_every_dropout(model: Any) -> None:
+    """Layers of dropout too: two runs can be compared although their random numbers differ."""
+    from torch.nn.modules.dropout import _DropoutNd
+
+    switch_off_dropout(model)
+    for module in model.modules():
+        if isinstance(module, _DropoutNd):
+            module.p = 0.0

@@ -25,22 +25,26 @@ def run_launch(
     launch: Launch,
     secrets: Mapping[str, str],
     listener: Callable[[RunEvent], None] | None = None,
+    *,
+    calm: bool = False,
 ) -> int:
     """Run one attempt and return its exit code; raises nothing.
 
     In this process, or in as many as the spec and the devices ask for (`trainer_core.spread`). Safe
     in a process forked from one that imported the training stack (`trainer_core.warm`): the
-    number of threads and the devices are set here. `listener` sees each event.
+    number of threads and the devices are set here. `listener` sees each event. `calm`: without any
+    dropout, for runs that are compared.
     """
     work = Path(launch.paths.work)
     work.mkdir(parents=True, exist_ok=True)
     count = processes_of(launch.spec, len(launch.devices))
     if count > 1:
-        return _run_in_several(launch, count, secrets, listener)
+        rank = partial(_run_rank, secrets, listener, calm)
+        return _run_in_several(launch, Crew(launch, count, rank), listener)
     with StopSignal() as stop:
         writer = EventWriter(work / EVENTS)
         report = Reporter(writer, stop, listener)
-        session = Session(launch, secrets, report, stop)
+        session = Session(launch, secrets, report, stop, calm=calm)
         ending = _attempt(session)
         with stop.held():
             _close(report, writer, ending, session.step)
@@ -48,14 +52,8 @@ def run_launch(
     return ending.code
 
 
-def _run_in_several(
-    launch: Launch,
-    count: int,
-    secrets: Mapping[str, str],
-    listener: Callable[[RunEvent], None] | None,
-) -> int:
+def _run_in_several(launch: Launch, crew: Crew, listener: Callable[[RunEvent], None] | None) -> int:
     work = Path(launch.paths.work)
-    crew = Crew(launch, count, partial(_run_rank, secrets, listener))
     ending, step = crew.run()
     if ending.code not in _OWN_WORDS or ending is not crew.ranks[0].ending:
         writer = EventWriter(work / EVENTS)
@@ -67,6 +65,7 @@ def _run_in_several(
 def _run_rank(
     secrets: Mapping[str, str],
     listener: Callable[[RunEvent], None] | None,
+    calm: bool,  # noqa: FBT001 - bound before the rest
     launch: Launch,
     seat: Seat,
 ) -> Ending:
@@ -75,7 +74,7 @@ def _run_rank(
     with StopSignal() as stop:
         writer = EventWriter(work / EVENTS) if seat.number == 0 else None
         report = Mute(stop) if writer is None else Reporter(writer, stop, listener)
-        session = Session(launch, secrets, report, stop, seat)
+        session = Session(launch, secrets, report, stop, seat, calm=calm)
         ending = _attempt(session)
         with stop.held():
             if writer is not None and ending.code in _OWN_WORDS:

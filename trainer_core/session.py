@@ -23,6 +23,7 @@ from trainer_core.context import Loaded, TrainContext, transformer_of
 from trainer_core.data.parts import of_parts
 from trainer_core.data.prepared import Prepared, open_prepared
 from trainer_core.data.templates import choose_template
+from trainer_core.dropout import switch_off_every_dropout
 from trainer_core.errors import Interrupted, InvalidSpec, OutOfMemory
 from trainer_core.evaluation.base import BaseEvaluation, Evaluated
 from trainer_core.evaluation.report import report_on, tell
@@ -72,6 +73,8 @@ class Session:
         report: Reporter,
         stop: StopSignal,
         seat: Seat | None = None,
+        *,
+        calm: bool = False,
     ) -> None:
         self._launch = launch
         self._secrets = secrets
@@ -79,6 +82,7 @@ class Session:
         self._stop = stop
         self._seat = seat or Seat()
         self._ranks = Ranks()
+        self._calm = calm
         self._work = Path(launch.paths.work)
         self._flow: Flow | None = None
         self._published_step: int | None = None
@@ -128,6 +132,8 @@ class Session:
         paths = self._launch.paths.model_copy(update={"prepared": str(data.folder)})
         loaded = backend_of(spec).load(spec, paths, self._secrets, data.report.facts)
         self._agree_on_ends(spec, loaded)
+        if self._calm:
+            switch_off_every_dropout(loaded.model)
         self._report.log(_described(loaded, data))
         self._stop.check()
         context = self._context(spec, loaded, data, hashes)
