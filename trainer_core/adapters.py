@@ -41,6 +41,8 @@ def attach(
     _require_known_modules(model, adapter)
     whole = [*embeddings, *(_head_modules(model) if kind.trains_head else [])]
     config = _config(adapter, model, kind, [*adapter.modules_to_save, *whole])
+    if (pattern := kind.passed_by(spec)) is not None:
+        config.exclude_modules = pattern
     if isinstance(adapter, LoraAdapter):
         prepare_init(model, config, calibration)
     adapted = _adapted(model, config)

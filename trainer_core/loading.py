@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer_core.errors import InvalidSpec, ModelUnavailable
 from trainer_core.model_source import FIELD, ModelSource
-from trainer_core.task_facts import ModelKind
+from trainer_core.task_facts import PROCESSOR, ModelKind
 
 _PAD_CANDIDATES = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")
 
@@ -23,12 +23,19 @@ def load_reader(kind: ModelKind, source: ModelSource) -> tuple[Any, Any]:
         return load_tokenizer(source), None
     # Where torchvision is missing, `transformers` itself gives an empty class under this name.
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
+    from transformers.models.auto.processing_auto import AutoProcessor
 
-    with model_errors(source, "image processor"):
-        processor = AutoImageProcessor.from_pretrained(
-            source.path, trust_remote_code=False, **source.options
-        )
-    return None, processor
+    loader = AutoProcessor if kind.reader == PROCESSOR else AutoImageProcessor
+    with model_errors(source, "processor"):
+        processor = loader.from_pretrained(source.path, trust_remote_code=False, **source.options)
+    if kind.reader != PROCESSOR:
+        return None, processor
+    tokenizer = getattr(processor, "tokenizer", None)
+    if tokenizer is None or getattr(processor, "image_processor", None) is None:
+        raise InvalidSpec(f"'{source.reference}' is not {kind.what}", FIELD)
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = processor.chat_template
+    return ready(tokenizer), processor
 
 
 def load_tokenizer(source: ModelSource) -> Any:
@@ -42,6 +49,11 @@ def load_tokenizer(source: ModelSource) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             source.path, trust_remote_code=False, **source.options
         )
+    return ready(tokenizer)
+
+
+def ready(tokenizer: Any) -> Any:
+    """The tokenizer, padding on the right, with a pad token that is not its EOS."""
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
         tokenizer.pad_token = _unused_token(tokenizer)

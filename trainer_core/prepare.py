@@ -19,6 +19,7 @@ from trainer_core.data.key import content_key
 from trainer_core.data.ledger import Ledger
 from trainer_core.data.lint import Lint
 from trainer_core.data.lock import alone
+from trainer_core.data.parts import of_parts
 from trainer_core.data.pipeline import Pipeline
 from trainer_core.data.report import LEDGER, REPORT, TOKENIZER, PreparedReport, read_report
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
@@ -32,7 +33,7 @@ from trainer_core.errors import DiskFull, OutOfMemory, TrainerError
 from trainer_core.hardware import Hardware
 from trainer_core.identity import spec_hash
 from trainer_core.launch import read_launch, read_secrets
-from trainer_core.loading import load_tokenizer
+from trainer_core.loading import load_reader, load_tokenizer
 from trainer_core.model_source import ModelSource, locate
 from trainer_core.new_tokens import with_new_tokens
 from trainer_core.publish.manifest import canonical_hash, sync_folder, write_manifest
@@ -41,6 +42,7 @@ from trainer_core.spec import Launch, TrainSpec
 from trainer_core.stop import StopSignal
 from trainer_core.stop_tokens import use_eos
 from trainer_core.task import evaluated, task_of
+from trainer_core.task_facts import PROCESSOR
 
 Emit = Callable[..., Any]
 _TEXTS = {"text", "segments"}
@@ -97,9 +99,8 @@ def prepare_command(launch_path: Path, out: Path, emit: Emit | None = None) -> i
     """`python -m trainer_core prepare LAUNCH --out DIR`: 0, or raises a TrainerError.
 
     Reads secrets from the descriptor that the environment names. For a process of its own:
-    Transformers does not see torch in it afterwards.
+    Transformers does not see torch in it afterwards, unless a processor of images may need it.
     """
-    _import_without_torch()
     with StopSignal() as stop:
 
         def tell(kind: str, /, **data: Any) -> None:
@@ -108,6 +109,8 @@ def prepare_command(launch_path: Path, out: Path, emit: Emit | None = None) -> i
 
         try:
             launch = read_launch(launch_path)
+            if task_of(evaluated(launch.spec)).FACTS.model.reader != PROCESSOR:
+                _import_without_torch()
             # As a run would do it: some of a task's defaults decide what the rows are.
             spec = resolve(launch.spec, Hardware()).spec
             launch = launch.model_copy(update={"spec": spec})
@@ -156,11 +159,9 @@ class _Preparation:
     def run(self, tokenizer: Any) -> PreparedReport:
         self._staging.mkdir()
         self._sources = sources_of(self._launch, self._secrets, self._staging)
-        if tokenizer is None and self._facts.rows not in WITHOUT_TOKENIZER:
-            source = locate(self._spec.model, self._launch.paths, self._secrets)
-            tokenizer = load_tokenizer(source)
+        tokenizer, processor = self._reader(tokenizer)
         tokenizer = with_new_tokens(self._fitting(tokenizer), self._spec.model)
-        setup = encoding_setup(self._spec, tokenizer)
+        setup = encoding_setup(self._spec, tokenizer, processor)
         encoder = ENCODERS[self._facts.rows](setup)
         policies = self._facts.over_length
         ledger = Ledger(self._folder / LEDGER, self._spec.data, encoder.max_length, policies)
@@ -174,6 +175,14 @@ class _Preparation:
         report = self._report(pipeline, ledger, parts, (setup, encoder))
         self._finish(report)
         return report
+
+    def _reader(self, tokenizer: Any) -> tuple[Any, Any]:
+        """Tokenizer and processor; what is not given and not needed stays None."""
+        sees = self._facts.model.reader == PROCESSOR
+        if not sees and (tokenizer is not None or self._facts.rows in WITHOUT_TOKENIZER):
+            return tokenizer, None
+        source = locate(self._spec.model, self._launch.paths, self._secrets)
+        return load_reader(self._facts.model, source)
 
     def _fitting(self, tokenizer: Any) -> Any:
         """The tokenizer, or one that is trained on the training texts where the task wants it."""
@@ -286,12 +295,14 @@ class _Preparation:
         self._emit("progress", step=rows)
 
 
-def encoding_setup(spec: TrainSpec, tokenizer: Any) -> EncodingSetup:
+def encoding_setup(spec: TrainSpec, tokenizer: Any, processor: Any = None) -> EncodingSetup:
     """What an encoder of rows needs; raises InvalidSpec for a template that is none."""
     use_eos(tokenizer, spec.task.end_token)
     wanted = spec.task.template
     template = None if wanted is None else choose_template(wanted, tokenizer)
-    return EncodingSetup(spec, tokenizer, template)
+    if template is not None and processor is not None:
+        template = of_parts(template)
+    return EncodingSetup(spec, tokenizer, template, processor)
 
 
 def _silent(kind: str, /, **data: Any) -> None:

@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from tests.e2e.harness import World
-from tests.trainer_core.small_images import labelled_images, make_tiny_vit
+from tests.trainer_core.small_images import (
+    labelled_images,
+    make_tiny_llava,
+    make_tiny_vit,
+    visual_questions,
+)
 from tests.trainer_core.small_tasks import (
     documents,
     make_tiny_bert,
@@ -24,6 +29,7 @@ ROWS: dict[str, tuple[list[dict[str, Any]], str, float]] = {
     # rows, what is measured of the validation rows, and a value that guessing does not reach
     "text_classification": (opinions(160), "eval_accuracy", 0.9),
     "image_classification": (labelled_images(120), "eval_accuracy", 0.9),
+    "multimodal": (visual_questions(120), "eval_mean_token_accuracy", 0.9),
     "clm": (documents(40), "eval_perplexity", -100.0),
     "mlm": ([{"text": row["text"]} for row in opinions(160)], "eval_masked_accuracy", 0.3),
     "dpo": (preferences(60), "eval_rewards/accuracies", 0.9),
@@ -34,10 +40,12 @@ ROWS: dict[str, tuple[list[dict[str, Any]], str, float]] = {
 _MODELS = {
     **dict.fromkeys(("text_classification", "mlm", "sentence_transformer"), make_tiny_bert),
     "image_classification": make_tiny_vit,
+    "multimodal": make_tiny_llava,
 }
 """What a task is trained on, where it is not the stack's own Llama."""
 FURTHER: dict[str, dict[str, Any]] = {
     "mlm": {"line_by_line": True, "mlm_probability": 0.3},
+    "multimodal": {"freeze_projector": False},
     "grpo": {
         "rewards": [{"type": "regex", "pattern": "[aeiou]"}],
         "num_generations": 16,
@@ -97,6 +105,14 @@ def _download(world: World, job: str, folder: Path) -> None:
         world.client.download(job, path, folder / path.removeprefix(root))
 
 
+_AUTO = {
+    "clm": "AutoModelForCausalLM",
+    "grpo": "AutoModelForCausalLM",
+    "mlm": "AutoModelForMaskedLM",
+    "multimodal": "AutoModelForImageTextToText",
+}
+
+
 def _loaded(folder: Path, task: str) -> Any:
     import peft
     import sentence_transformers
@@ -106,10 +122,8 @@ def _loaded(folder: Path, task: str) -> Any:
         return sentence_transformers.SentenceTransformer(str(folder)).encode(["a shop"])[0].any()
     if task in ("dpo", "kto"):
         return peft.AutoPeftModelForCausalLM.from_pretrained(folder)
-    if task in ("clm", "grpo"):
-        return transformers.AutoModelForCausalLM.from_pretrained(folder)
-    if task == "mlm":
-        return transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    if task in _AUTO:
+        return getattr(transformers, _AUTO[task]).from_pretrained(folder)
     if task == "image_classification":
         pipeline = transformers.pipeline(task.replace("_", "-"), model=str(folder))
         return pipeline.model.config.id2label == {0: "cat", 1: "dog", 2: "고래"}

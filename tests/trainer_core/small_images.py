@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.trainer_core.tiny import make_tokenizer
+
 SIZE = 16
 
 
@@ -32,6 +34,98 @@ def make_tiny_vit(path: Path, *, seed: int = 0, **config: Any) -> Path:
     model.save_pretrained(path)
     ViTImageProcessorPil(size={"height": SIZE, "width": SIZE}).save_pretrained(path)
     return path
+
+
+PARTS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
+    "{% for p in m['content'] %}"
+    "{% if p['type'] == 'image' %}{{ '<image>' }}{% else %}{{ p['text'] }}{% endif %}"
+    "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def make_tiny_llava(path: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
+    """Write a random LLaVA (about 50,000 parameters) with its processor: 16 tokens an image."""
+    import torch
+    from transformers import (
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+    )
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    tokenizer = make_tokenizer(chat_template=None)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    side = {"height": SIZE, "width": SIZE}
+    processor = LlavaProcessor(
+        CLIPImageProcessorPil(size={"shortest_edge": SIZE}, crop_size=side),
+        tokenizer,
+        patch_size=4,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=PARTS,
+    )
+    vision = CLIPVisionConfig(
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=SIZE,
+        patch_size=4,
+    )
+    text = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        attention_dropout=dropout,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        vision_feature_layer=-1,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        LlavaForConditionalGeneration(config).save_pretrained(path)
+    processor.save_pretrained(path)
+    return path
+
+
+def visual_questions(count: int, seed: int = 0, *, pairs: bool = False) -> list[dict[str, Any]]:
+    """Questions about what an image (or the second of two) shows, with the files."""
+    made = list(pictures(count, seed))
+    rows = []
+    for number, (label, name, data) in enumerate(made):
+        files = {f"{label}/{name}": data}
+        if pairs:
+            other, also, more = made[(number * 7 + 1) % count]
+            files = {f"{other}/{also}": more} | files
+        places = "<image>" * len(files)
+        rows.append(
+            {
+                "messages": [
+                    {"role": "user", "content": f"{places}Where is my order?"},
+                    {"role": "assistant", "content": _ANSWERS[label]},
+                ],
+                "images": list(files),
+                "files": files,
+            }
+        )
+    return rows
+
+
+_ANSWERS = {"cat": "tomorrow", "dog": "shoes", "고래": "영수증"}
 
 
 def picture(label: str, rng: random.Random, size: tuple[int, int] = (24, 20)) -> Any:
@@ -102,8 +196,8 @@ def write_archive(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
         for row in rows:
             told = {name: value for name, value in row.items() if name != "files"}
             lines.append(json.dumps(told, ensure_ascii=False))
-            for name, data in row["files"].items():
-                archive.writestr(name, data)
+            for name in row["files"].keys() - set(archive.namelist()):
+                archive.writestr(name, row["files"][name])
         archive.writestr("rows.jsonl", "\n".join(lines))
     return path
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.trainer_core.small_images import make_tiny_vit, write_archive
+from tests.trainer_core.small_images import make_tiny_llava, make_tiny_vit, write_archive
 from tests.trainer_core.tiny import SENTENCES, make_tiny_model
 
 GOOD = ["fast", "friendly", "perfect", "lovely", "great"]
@@ -132,6 +132,7 @@ class Small:
     bert: Path
     llama: Path
     vit: Path
+    llava: Path
 
     @classmethod
     def make(cls, folder: Path) -> "Small":
@@ -140,6 +141,7 @@ class Small:
             make_tiny_bert(folder / "bert"),
             make_tiny_model(folder / "llama", attention_dropout=0.1),
             make_tiny_vit(folder / "vit"),
+            make_tiny_llava(folder / "llava"),
         )
 
     def launch(
@@ -153,8 +155,8 @@ class Small:
         """A launch with its work folder `name`; `changes` go into the spec, block by block.
 
         A BERT is trained for `text_classification`, `mlm` and `sentence_transformer`, a ViT for
-        `image_classification`, a Llama for all others, two epochs of batches of 4 with a learning
-        rate of 0.01. Rows with `files` come in an archive with them.
+        `image_classification`, a LLaVA for `multimodal`, a Llama for all others, two epochs of
+        batches of 4 with a learning rate of 0.01. Rows with `files` come in an archive with them.
         """
         train = write_any(self.folder / "rows" / name, rows)
         data: dict[str, Any] = {"train": [{"source": "folder", "path": str(train)}]}
@@ -162,7 +164,8 @@ class Small:
             path = write_any(self.folder / "rows" / f"{name}-validation", validation)
             data["validation"] = [{"source": "folder", "path": str(path)}]
         encoders = dict.fromkeys(("text_classification", "mlm", "sentence_transformer"), self.bert)
-        model = (encoders | {"image_classification": self.vit}).get(task["type"], self.llama)
+        seeing = {"image_classification": self.vit, "multimodal": self.llava}
+        model = (encoders | seeing).get(task["type"], self.llama)
         spec: dict[str, Any] = {
             "task": task,
             "model": {"source": "folder", "name_or_path": str(model)},

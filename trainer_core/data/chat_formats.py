@@ -15,7 +15,11 @@ from trainer_core.data.row_format import RowFormat, existing, optional_text, tex
 from trainer_core.data.rows import BadRow, Conversation, Message, PlainText, Sample, Segments
 from trainer_core.data.tool_calls import read_tools
 
-TURNS = {"messages": ("messages", "conversations"), "sharegpt": ("conversations", "messages")}
+TURNS = {
+    "messages": ("messages", "conversations"),
+    "sharegpt": ("conversations", "messages"),
+    "image_messages": ("messages", "conversations"),
+}
 """Formats that a list of turns decides: any of these columns will do, the first one first."""
 _OURS = {"messages", "tools", "documents", "add_generation_prompt"}
 
@@ -117,10 +121,11 @@ def _turns(values: Mapping[str, Any], format_: str) -> Any:
     return existing(values, TURNS[format_][0])
 
 
-_GIVEN = ("tools", "chat_template_kwargs")
-MESSAGES = RowFormat((*TURNS["messages"], *_GIVEN), (), "`messages` (role, content)", _messages)
+GIVEN = ("tools", "chat_template_kwargs")
+"""Columns beside the turns, for the template."""
+MESSAGES = RowFormat((*TURNS["messages"], *GIVEN), (), "`messages` (role, content)", _messages)
 SHAREGPT = RowFormat(
-    (*TURNS["sharegpt"], "system", *_GIVEN), (), "`conversations` (from, value)", _sharegpt
+    (*TURNS["sharegpt"], "system", *GIVEN), (), "`conversations` (from, value)", _sharegpt
 )
 ALPACA = RowFormat(
     ("instruction", "input", "output", "system", "history"),
@@ -129,14 +134,14 @@ ALPACA = RowFormat(
     _alpaca,
 )
 QUERY_RESPONSE = RowFormat(
-    ("query", "response", "system", "history", *_GIVEN),
+    ("query", "response", "system", "history", *GIVEN),
     ("query", "response"),
     "`query` and `response`",
     _query_response,
 )
 SEGMENTS = RowFormat(("segments",), ("segments",), "`segments` (text, label)", _segments)
 PROMPT_COMPLETION = RowFormat(
-    ("prompt", "completion", *_GIVEN),
+    ("prompt", "completion", *GIVEN),
     ("prompt", "completion"),
     "`prompt` and `completion`",
     _prompt_completion,

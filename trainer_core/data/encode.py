@@ -47,9 +47,20 @@ class Rendered:
 
 
 class Encoder:
-    """Turns samples into `input_ids` and `labels` for one tokenizer and template."""
+    """Turns samples into `input_ids` and `labels` for one tokenizer and template.
 
-    def __init__(self, tokenizer: Any, template: Template, ends: EndOfTurn = "turn") -> None:
+    `whole`: texts stay whole for the tokenizer, because somebody else tokenizes them, too; a token
+    that joins prompt and answer is learned then.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        template: Template,
+        ends: EndOfTurn = "turn",
+        *,
+        whole: bool = False,
+    ) -> None:
         if not tokenizer.is_fast:
             raise InvalidSpec(
                 "the model's tokenizer cannot say which characters a token stands for (it has no "
@@ -58,6 +69,7 @@ class Encoder:
             )
         self._tokenizer = tokenizer
         self._ends = ends
+        self._whole = whole
         self._masker = Masker(template, tokenizer, ends)
         self._bos = tokenizer.bos_token_id
         self._eos = tokenizer.eos_token_id
@@ -144,7 +156,7 @@ class Encoder:
         starts, ends = _gapless(offsets)
         boundaries = {b for span in item.spans for b in span}
         joined = any(np.any((starts < b) & (b < ends)) for b in boundaries)
-        if joined and (split := self._in_pieces(item, ids)):
+        if joined and not self._whole and (split := self._in_pieces(item, ids)):
             return split
         trained = np.zeros(len(ids), dtype=bool)
         for start, end in item.spans:

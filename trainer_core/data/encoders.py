@@ -10,6 +10,7 @@ from trainer_core.data.image_rows import LabelledImageRows
 from trainer_core.data.judged_rows import JudgedRows
 from trainer_core.data.labelled_rows import LabelledRows
 from trainer_core.data.masked_rows import MaskedRows
+from trainer_core.data.pictured_rows import PicturedRows
 from trainer_core.data.preference_rows import PreferenceRows
 from trainer_core.data.prompt_rows import PromptRows
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
@@ -24,6 +25,7 @@ ENCODERS: dict[str, Callable[[EncodingSetup], RowEncoder]] = {
     "masked_documents": MaskedRows,
     "labelled_texts": LabelledRows,
     "labelled_images": LabelledImageRows,
+    "pictured_texts": PicturedRows,
     "preferences": PreferenceRows,
     "judged_answers": JudgedRows,
     "texts": TextRows,

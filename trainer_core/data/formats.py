@@ -15,7 +15,16 @@ from trainer_core.data import (
 )
 from trainer_core.data.messages import MESSAGE_COLUMNS, listed, nearest, parsed
 from trainer_core.data.row_format import RowFormat
-from trainer_core.data.rows import Conversation, Judged, PlainText, Preference, Prompt, Row, Sample
+from trainer_core.data.rows import (
+    Conversation,
+    Judged,
+    Pictured,
+    PlainText,
+    Preference,
+    Prompt,
+    Row,
+    Sample,
+)
 from trainer_core.errors import InvalidData, InvalidSpec
 from trainer_core.spec import DataSource
 
@@ -29,6 +38,8 @@ FORMATS: dict[str, RowFormat] = {
     "prompt": prompt_formats.PROMPT,
     "classification": labelled_formats.CLASSIFICATION,
     "labelled_images": image_formats.LABELLED_IMAGES,
+    "image_messages": image_formats.IMAGE_MESSAGES,
+    "image_prompt_completion": image_formats.IMAGE_PROMPT_COMPLETION,
     "segments": chat_formats.SEGMENTS,
     "unpaired_preference": judged_formats.UNPAIRED_PREFERENCE,
     "judged_messages": judged_formats.JUDGED_MESSAGES,
@@ -93,12 +104,17 @@ def _with_system(sample: Sample, text: str) -> Sample:
         return replace(sample, asked=_told(sample.asked, text))
     if isinstance(sample, Judged):
         return Judged(_told(sample.answered, text), sample.desirable)
-    return _told(sample, text) if isinstance(sample, Conversation) else sample
+    if isinstance(sample, Pictured):
+        return Pictured(_begun(sample.conversation, text), sample.images)
+    return _begun(sample, text) if isinstance(sample, Conversation) else sample
 
 
 def _told(sample: Conversation | PlainText, text: str) -> Conversation | PlainText:
-    if isinstance(sample, PlainText):
-        return sample
+    return sample if isinstance(sample, PlainText) else _begun(sample, text)
+
+
+def _begun(sample: Conversation, text: str) -> Conversation:
+    """The conversation with a system message, unless it has one."""
     if sample.messages[0]["role"] in ("system", "developer"):
         return sample
     system = {"role": "system", "content": text}
@@ -120,7 +136,7 @@ def _candidates(values: Mapping[str, Any], accepted: Sequence[str]) -> list[str]
     ]
     for column in MESSAGE_COLUMNS:
         if column in values:
-            found.insert(0, _kind_of_turns(values[column]))
+            found.insert(0, _kind_of_turns(values, column, accepted))
     found = [name for name in dict.fromkeys(found) if name in accepted]
     if any(name in chat_formats.TURNS for name in found):  # a `prompt` beside turns is in them
         found = [name for name in found if name != "prompt"]
@@ -133,8 +149,11 @@ def _within(name: str, other: str) -> bool:
     )
 
 
-def _kind_of_turns(turns: Any) -> str:
-    turns = parsed(turns)
+def _kind_of_turns(values: Mapping[str, Any], column: str, accepted: Sequence[str]) -> str:
+    pictured = "messages" not in accepted or any(c in values for c in image_formats.IMAGE_COLUMNS)
+    if pictured and "image_messages" in accepted:
+        return "image_messages"
+    turns = parsed(values[column])
     first = turns[0] if isinstance(turns, list) and turns else None
     return "sharegpt" if isinstance(first, dict) and "from" in first else "messages"
 

@@ -19,12 +19,13 @@ Outcomes = Iterator[tuple[Place, PreparedRow | BadRow]]
 class EncodingSetup:
     """What an encoder is made from; `template` is None for tasks without chat templates.
 
-    `tokenizer` is None for kinds of rows without text.
+    `tokenizer` is None for kinds of rows without text, `processor` for those without images.
     """
 
     spec: TrainSpec
     tokenizer: Any
     template: Template | None
+    processor: Any = None
 
     def chat_template(self) -> Template:
         """The template, for tasks that have one."""

@@ -95,6 +95,14 @@ class LabelledImage:
 
 
 @dataclass(frozen=True, slots=True)
+class Pictured:
+    """A conversation with places for images in its contents (`parts.MARK`), and the images."""
+
+    conversation: Conversation
+    images: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """What is to be answered, and the row's other columns."""
 
@@ -134,6 +142,7 @@ Sample = (
     | Segments
     | LabelledText
     | LabelledImage
+    | Pictured
     | Preference
     | Prompt
     | Texts

@@ -10,7 +10,7 @@ from trainer_core.data.rows import Row
 from trainer_core.data.trees import FolderTree
 from trainer_core.errors import InvalidData, InvalidSpec
 from trainer_core.spec import DataSource, Launch
-from trainer_core.task import task_of
+from trainer_core.task import evaluated, task_of
 
 
 class Source:
@@ -30,7 +30,7 @@ class Source:
         self._secrets = secrets
         self._cache = cache / key
         self._local: Path | None = None
-        images = task_of(launch.spec).FACTS.model.sees_images
+        images = task_of(evaluated(launch.spec)).FACTS.model.sees_images
         self._wish = Wish(images=images, part=block)
 
     def rows(self) -> Iterator[Row]:

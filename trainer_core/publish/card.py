@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer_core.spec import DataSource, TrainSpec
 from trainer_core.task import task_of
-from trainer_core.task_facts import IMAGE_PROCESSOR, ModelKind
+from trainer_core.task_facts import IMAGE_PROCESSOR, PROCESSOR, TOKENIZER, ModelKind
 
 _NOT_SETTINGS = {"type", "chat_template", "default_system", "loss_on", "label_names"}
 _SHOWN_LABELS = 20
@@ -176,8 +176,9 @@ def _loading(spec: TrainSpec, facts: CardFacts) -> str:
     if facts.kind != "adapter" and kind.reader == IMAGE_PROCESSOR:
         return _OF_IMAGES
     if facts.kind != "adapter":
-        return _snippet(f"from transformers import {auto_class}, AutoTokenizer", auto_class)
-    if kind.new_head:
+        imports = f"from transformers import {auto_class}, {kind.reader}"
+        return _snippet(imports, auto_class, kind.reader)
+    if kind.new_head or kind.reader != TOKENIZER:
         return _beside_base(kind, facts.base)
     peft_class = auto_class.replace("AutoModel", "AutoPeftModel")
     imports = f"from peft import {peft_class}\nfrom transformers import AutoTokenizer"
@@ -188,6 +189,8 @@ def _beside_base(kind: ModelKind, base: str) -> str:
     """For kinds of models that PEFT has no class of its own for, or whose labels the folder has."""
     config, given, labels = "", "", ""
     reader, reading = ", AutoTokenizer", "tokenizer = AutoTokenizer.from_pretrained(folder)"
+    if kind.reader == PROCESSOR:
+        reader, reading = f", {PROCESSOR}", f"processor = {PROCESSOR}.from_pretrained(folder)"
     if kind.reader == IMAGE_PROCESSOR:
         reader = f"\nfrom transformers.models.auto.image_processing_auto import {IMAGE_PROCESSOR}"
         reading = f"processor = {IMAGE_PROCESSOR}.from_pretrained(folder)"
@@ -204,10 +207,11 @@ def _beside_base(kind: ModelKind, base: str) -> str:
     )
 
 
-def _snippet(imports: str, auto_class: str) -> str:
+def _snippet(imports: str, auto_class: str, reader: str = TOKENIZER) -> str:
+    name = "tokenizer" if reader == TOKENIZER else "processor"
     return (
         f"{imports}\n\n"
         'folder = "…"  # this folder\n'
         f"model = {auto_class}.from_pretrained(folder)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(folder)"
+        f"{name} = {reader}.from_pretrained(folder)"
     )

@@ -40,6 +40,7 @@ from trainer_core.spec.tasks.image_classification import Augmentation, ImageClas
 from trainer_core.spec.tasks.kto import KtoTask
 from trainer_core.spec.tasks.labels import LabelledTask
 from trainer_core.spec.tasks.mlm import MlmTask, TokenizerTraining
+from trainer_core.spec.tasks.multimodal import MultimodalTask
 from trainer_core.spec.tasks.sentence_transformer import SentenceTransformerTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
@@ -74,6 +75,7 @@ __all__ = [
     "MlflowTracking",
     "MlmTask",
     "ModelRef",
+    "MultimodalTask",
     "Name",
     "Paths",
     "PeftAdapter",

@@ -17,6 +17,8 @@ DataFormat = Literal[
     "text",
     "classification",
     "labelled_images",
+    "image_messages",
+    "image_prompt_completion",
     "preference",
     "prompt",
     "unpaired_preference",

@@ -11,6 +11,7 @@ from trainer_core.spec.tasks.grpo import GrpoTask
 from trainer_core.spec.tasks.image_classification import ImageClassificationTask
 from trainer_core.spec.tasks.kto import KtoTask
 from trainer_core.spec.tasks.mlm import MlmTask
+from trainer_core.spec.tasks.multimodal import MultimodalTask
 from trainer_core.spec.tasks.sentence_transformer import SentenceTransformerTask
 from trainer_core.spec.tasks.sft import SftTask
 from trainer_core.spec.tasks.text_classification import TextClassificationTask
@@ -23,6 +24,7 @@ Trained = (
     | MlmTask
     | TextClassificationTask
     | ImageClassificationTask
+    | MultimodalTask
     | SentenceTransformerTask
     | KtoTask
 )

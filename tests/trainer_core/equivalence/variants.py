@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from tests.trainer_core.runs import Outcome
-from tests.trainer_core.small_images import labelled_images
+from tests.trainer_core.small_images import labelled_images, visual_questions
 from tests.trainer_core.small_tasks import documents, opinions, preferences, questions
 from tests.trainer_core.small_texts import answers, judged, pairs
 from trainer_core.task import TASKS
@@ -58,6 +58,16 @@ VARIANTS: dict[str, Variant] = {
         },
         labelled_images(40),
         {"training": {"gradient_accumulation_steps": 2, "num_train_epochs": 3}},
+    ),
+    "multimodal": (
+        {"type": "multimodal", "freeze_vision_tower": False, "freeze_projector": False},
+        visual_questions(40, pairs=True),
+        {"training": {"gradient_accumulation_steps": 2, "num_train_epochs": 3}},
+    ),
+    "multimodal_lora": (
+        {"type": "multimodal", "freeze_projector": False},
+        visual_questions(40),
+        {"adapter": LORA},
     ),
     "image_classification_lora": (
         {"type": "image_classification"},
