@@ -30,7 +30,7 @@ class Evaluation(Strict):
     compare_base: bool = Field(
         False,
         description="Measure the model before the first step too, so that what training changed "
-        "is known.",
+        "is known: the report then has an interval for each difference.",
     )
     metrics: list[MetricName] | None = Field(
         None,
