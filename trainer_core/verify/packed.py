@@ -13,7 +13,7 @@ from trainer_core.session import PREPARED
 from trainer_core.spec import Launch, TrainSpec
 from trainer_core.verify.trials import Trial, Trials, in_child
 
-_ROWS = 2
+_ROWS, _LOOKED_AT = 2, 64
 _FOUND = "isolation.json"
 
 
@@ -51,9 +51,15 @@ def _measured(launch: Launch, secrets: Any) -> float:
     model = backend_of(launch.spec).load(launch.spec, launch.paths, secrets, facts).model.eval()
     worst = 0.0
     with torch.no_grad():
-        for row in data.train.select(range(min(_ROWS, len(data.train)))):
+        for row in _fullest(data.train):
             worst = max(worst, _difference(model, row))
     return worst
+
+
+def _fullest(rows: Any) -> list[dict[str, list[int]]]:
+    """Those of the first rows that hold the most samples."""
+    first = [rows[number] for number in range(min(_LOOKED_AT, len(rows)))]
+    return sorted(first, key=lambda row: -row["position_ids"].count(0))[:_ROWS]
 
 
 def _difference(model: Any, row: dict[str, list[int]]) -> float:
