@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ class Stat:
     name: str
     state: str
     parent: int
+    session: int
     started: int  # clock ticks since the machine's boot
 
     @property
@@ -34,7 +36,8 @@ def read(pid: int) -> Stat | None:
         return None
     end = text.rindex(")")  # the name may hold anything, parentheses too
     fields = text[end + 2 :].split()
-    return Stat(pid, text[text.index("(") + 1 : end], fields[0], int(fields[1]), int(fields[19]))
+    name = text[text.index("(") + 1 : end]
+    return Stat(pid, name, fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def identity(pid: int) -> str:
@@ -96,14 +99,31 @@ def send(processes: list[Stat], number: signal.Signals) -> None:
 
 def kill_below(pid: int, timeout: float = 10.0) -> list[Stat]:
     """Kill everything below `pid` until nothing is left; return what withstood `timeout` s."""
+    left = _kill(lambda: descendants(pid), timeout, reap)
+    reap()
+    return left
+
+
+def kill_session(session: int, timeout: float = 10.0) -> list[Stat]:
+    """Kill what is left below this process of a session; return what withstood `timeout` s."""
+
+    def left() -> list[Stat]:
+        return [each for each in descendants(os.getpid()) if each.session == session]
+
+    return _kill(left, timeout)
+
+
+def _kill(
+    look: Callable[[], list[Stat]], timeout: float, collect: Callable[[], None] | None = None
+) -> list[Stat]:
     deadline = time.monotonic() + timeout
-    left = descendants(pid)
+    left = look()
     while left and time.monotonic() < deadline:
         send(left, signal.SIGKILL)
-        reap()
+        if collect is not None:
+            collect()
         time.sleep(0.02)
-        left = descendants(pid)
-    reap()
+        left = look()
     return left
 
 

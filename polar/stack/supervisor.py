@@ -155,6 +155,8 @@ class Supervisor:
         if not process.once:
             await self.until_ready(process, child)
         code = await ended(child)
+        # What a killed one leaves in its session would hold its port; detached work has its own.
+        await asyncio.to_thread(proctree.kill_session, child.pid)
         if process.once and code == 0:
             self.note(process, "done", exit_code=0)
             self.ready[process.name].set()

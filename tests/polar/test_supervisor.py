@@ -106,6 +106,25 @@ def test_kill_minus_9_leaves_nothing(stack: StandIn, victim: str) -> None:
     assert running_state(stack.home) is None
 
 
+def test_what_a_killed_process_leaves_goes_before_it_comes_back(stack: StandIn) -> None:
+    """Its child would hold its port; holders of leases have sessions of their own and stay."""
+    stack.start()
+    first = stack.ready().processes["forker"]
+    children = [each for each in whole_tree(stack) if each.parent == first.pid]
+    holders = [each for each in children if each.name == "polar-lease"]
+    [own] = [each for each in children if each not in holders]
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
+
+    def again() -> bool:
+        state = running_state(stack.home)
+        return state is not None and state.processes["forker"].pid not in (None, first.pid)
+
+    wait_until(again)
+    assert not proctree.is_alive(own.identity)
+    assert all(proctree.is_alive(each.identity) for each in holders)
+
+
 def test_an_ended_process_comes_back_with_growing_pauses(stack: StandIn) -> None:
     assert [back_off(ends) for ends in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     stack.start()
