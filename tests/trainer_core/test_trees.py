@@ -137,6 +137,19 @@ def test_b33_rows_cannot_name_files_elsewhere(tmp_path: Path) -> None:
         rows(folder)
 
 
+def test_links_that_nobody_reads_may_lead_out(tmp_path: Path) -> None:
+    """A log beside the rows, and what is hidden; an image where only texts are read."""
+    folder = tmp_path / "f"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "elsewhere").write_text("x")
+    for name in ("latest.log", ".hidden.jsonl", "link.png"):
+        (folder / name).symlink_to(tmp_path / "elsewhere")
+    assert [row.values for row in rows(folder, Wish())] == [{"text": "a"}]
+    with pytest.raises(InvalidSpec, match=r"holds 'link.png', a link that leads out"):
+        rows(folder)
+
+
 def test_b33_archives_that_are_packed_beyond_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 
@@ -40,7 +41,7 @@ def read_local(root: Path, field: str, name: str, wish: Wish) -> Iterator[Row]:
     if tree is None:
         yield from read_file(File(field, root, name))
         return
-    names = _of_part([n for n in tree.names() if is_read(n, images=wish.images)], wish)
+    names = _of_part(tree.names(partial(is_read, images=wish.images)), wish)
     files = [inside for inside in names if is_data_file(Path(inside))]
     for inside in files:
         yield from _named_files(read_file(File.of(tree, inside)), inside)

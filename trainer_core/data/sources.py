@@ -1,6 +1,7 @@
 """Sources: from a DataSource to its rows, whatever it is and wherever it lives."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -74,8 +75,8 @@ class Source:
         root = self.local()
         if root is None or not root.is_dir():
             return [] if root is None else [root]
-        names = FolderTree(root, self.field).names()
-        return [root / name for name in names if is_read(name, images=self._wish.images)]
+        names = FolderTree(root, self.field).names(partial(is_read, images=self._wish.images))
+        return [root / name for name in names]
 
 
 def source_fields(launch: Launch) -> Iterator[tuple[str, DataSource]]:

@@ -4,7 +4,7 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
@@ -28,8 +28,8 @@ class Tree(Protocol):
 
     field: str
 
-    def names(self) -> Sequence[str]:
-        """Every file that is not hidden, sorted."""
+    def names(self, is_read: Callable[[str], bool]) -> Sequence[str]:
+        """Those files that are read by their names and not hidden, sorted."""
 
     def open(self, name: str) -> IO[bytes]:
         """One of them, for reading; raises OSError, and for a damaged archive `DAMAGED`."""
@@ -39,17 +39,18 @@ class Tree(Protocol):
 
 
 class FolderTree:
-    """A folder; links of it that lead out are refused with InvalidSpec."""
+    """A folder; links that lead out of it are refused with InvalidSpec where they would be read."""
 
     def __init__(self, root: Path, field: str) -> None:
         self.field = field
         self._root = root
 
-    def names(self) -> Sequence[str]:
-        """Every file that is not hidden, sorted."""
+    def names(self, is_read: Callable[[str], bool]) -> Sequence[str]:
+        """Those files that are read by their names and not hidden, sorted."""
         root = self._root.resolve()
         paths = [path for path in self._root.rglob("*") if path.is_file()]
         names = sorted(path.relative_to(self._root).as_posix() for path in paths)
+        names = [name for name in names if is_read(name) and not is_hidden(name)]
         for name in names:
             if not (self._root / name).resolve().is_relative_to(root):
                 raise InvalidSpec(
@@ -57,7 +58,7 @@ class FolderTree:
                     "the file instead",
                     f"{self.field}.path",
                 )
-        return [name for name in names if not is_hidden(name)]
+        return names
 
     def open(self, name: str) -> IO[bytes]:
         """One of them; whoever asks has its name from a row, so links are looked at again."""
@@ -95,9 +96,9 @@ class ZipTree:
             raise self._error(f" holds '{_shown(twice)}' twice: keep one")
         self._entries = dict(zip(names, entries, strict=True))
 
-    def names(self) -> Sequence[str]:
-        """Every file that is not hidden, sorted."""
-        return sorted(name for name in self._entries if not is_hidden(name))
+    def names(self, is_read: Callable[[str], bool]) -> Sequence[str]:
+        """Those files that are read by their names and not hidden, sorted."""
+        return sorted(name for name in self._entries if is_read(name) and not is_hidden(name))
 
     def open(self, name: str) -> IO[bytes]:
         """One of them; never more bytes than the archive says."""
