@@ -137,6 +137,22 @@ def test_b33_rows_cannot_name_files_elsewhere(tmp_path: Path) -> None:
         rows(folder)
 
 
+def test_rows_name_images_alone_that_count_for_the_key(tmp_path: Path) -> None:
+    """A changed file that is no part of the content's key would leave old rows in use."""
+    folder = write_folder(tmp_path / "f", 1)
+    (folder / "rows.jsonl").write_text('{"image": "a", "label": "b"}\n')
+    [row] = rows(folder)
+    assert row.place.beside is not None
+    content = (folder / "cat/그림 000.png").read_bytes()
+    (folder / ".cache").mkdir()
+    for name in ("a.jfif", "0001", ".a.png", ".cache/a.png"):
+        (folder / name).write_bytes(content)
+        with pytest.raises(BadRow, match=f"`image` names '{name}', which is not read"):
+            row.place.beside.read(name, "image")
+    (folder / "A.JPG").write_bytes(content)
+    assert row.place.beside.read("A.JPG", "image") == content
+
+
 def test_links_that_nobody_reads_may_lead_out(tmp_path: Path) -> None:
     """A log beside the rows, and what is hidden; an image where only texts are read."""
     folder = tmp_path / "f"

@@ -150,6 +150,11 @@ class Beside:
         inside = (self._folder / name).as_posix()
         if not stays_inside(inside):
             raise BadRow(f"`{column}` is '{_shown(name)}', which leads out of the source")
+        if not is_image(inside) or is_hidden(inside):  # others do not count for the content's key
+            raise BadRow(
+                f"`{column}` names '{_shown(name)}', which is not read: the name of an image ends "
+                f"with .{', .'.join(sorted(_IMAGES))}, and no part of it begins with a dot"
+            )
         try:
             if self._tree.size(inside) > _MOST_IN_MEMORY:
                 raise BadRow(
