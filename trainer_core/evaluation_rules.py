@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trainer_core.evaluation.answers import ANSWERED
-from trainer_core.evaluation.names import TEXT_METRICS, known_names
+from trainer_core.evaluation.names import BUILT_IN, TEXT_METRICS, known_names
 from trainer_core.hardware import Hardware
-from trainer_core.measured import known_metrics, reported_metrics
+from trainer_core.measured import can_be_given, known_metrics, reported_metrics
 from trainer_core.problems import Problem, nearest
 from trainer_core.spec import TrainSpec
 from trainer_core.task import task_of
@@ -45,22 +45,34 @@ def _gate(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _report(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
-    """Metrics that nobody knows, and answers of tasks that have none."""
-    wish, rows = spec.evaluation, task_of(spec).FACTS.rows
+    """Metrics that nobody knows, or that this task's rows never give."""
+    for number, name in enumerate(spec.evaluation.metrics or ()):
+        if (wrong := _of_report(spec, name)) is not None:
+            text = f"evaluation.metrics[{number}] is '{name}', which {wrong}"
+            pointer = f"/evaluation/metrics/{number}"
+            yield Problem(pointer=pointer, message=text, value=repr(name))
+
+
+def _of_report(spec: TrainSpec, name: str) -> str | None:
     known = known_names()
-    for number, name in enumerate(wish.metrics or ()):
-        pointer = f"/evaluation/metrics/{number}"
-        if name not in known:
-            close = nearest(name.removeprefix("eval_"), known)
-            hint = f"did you mean '{close}'?" if close else f"known are {', '.join(known)}"
-            text = f"evaluation.metrics[{number}] is '{name}', which is no metric: {hint}"
-            yield Problem(pointer=pointer, message=text, value=repr(name))
-        elif name in TEXT_METRICS and wish.generation is None:
-            text = f"evaluation.metrics[{number}] is '{name}', which needs evaluation.generation"
-            yield Problem(pointer=pointer, message=text, value=repr(name))
+    if name not in known:
+        close = nearest(name.removeprefix("eval_"), known)
+        hint = f"did you mean '{close}'?" if close else f"known are {', '.join(known)}"
+        return f"is no metric: {hint}"
+    if name in TEXT_METRICS and spec.evaluation.generation is None:
+        return "needs evaluation.generation"
+    if not can_be_given(spec, name):
+        given = ", ".join(other for other in BUILT_IN if can_be_given(spec, other))
+        return f"rows of task '{spec.task.type}' never give: leave it out; they can give {given}"
+    return None
+
+
+def _generation(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """Answers of tasks that have none."""
+    wish = spec.evaluation
     if wish.generation is None:
         return
-    if rows not in ANSWERED:
+    if task_of(spec).FACTS.rows not in ANSWERED:
         text = (
             f"evaluation.generation needs rows with prompts and answers, which task"
             f" '{spec.task.type}' has not: leave it out"
@@ -100,5 +112,6 @@ EVALUATION_RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]
     _best,
     _gate,
     _report,
+    _generation,
     _needs_rows,
 )

@@ -1,6 +1,6 @@
 """Names of what is measured on validation rows, and which way each is better."""
 
-from trainer_core.evaluation.names import TEXT_METRICS
+from trainer_core.evaluation.names import ROWS, TEXT_METRICS
 from trainer_core.spec import TrainSpec
 from trainer_core.task import task_of
 
@@ -34,3 +34,9 @@ def reported_metrics(spec: TrainSpec) -> tuple[str, ...]:
 def known_metrics(spec: TrainSpec) -> tuple[str, ...]:
     """What a run of this spec can measure, without `eval_`; the rows decide what it does."""
     return ("loss", *task_of(spec).FACTS.metrics)
+
+
+def can_be_given(spec: TrainSpec, metric: str) -> bool:
+    """Whether rows of this task can give a metric of the report; what the rows at hand do give is
+    known only when they are measured."""
+    return metric not in ROWS or task_of(spec).FACTS.rows in ROWS[metric]

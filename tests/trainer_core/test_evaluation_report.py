@@ -118,14 +118,27 @@ def test_the_base_is_known_after_a_kill(small: Small, zygote: Zygote) -> None:
     assert _report(whole)["metrics"]["reward_margin"]["base"] == 0.0
 
 
-def test_a_metric_without_its_columns(small: Small, zygote: Zygote) -> None:
+def test_a_metric_without_its_columns_is_left_out(small: Small, zygote: Zygote) -> None:
+    """Only the rows decide that labels are no numbers: the training is not lost for it."""
     launch = small.launch(
         "odd", {"type": "text_classification"}, opinions(20), opinions(8),
-        evaluation={"metrics": ["mrr"]}, training={"max_steps": 1},
+        evaluation={"metrics": ["mse", "accuracy"]}, training={"max_steps": 1},
     )  # fmt: skip
     run = zygote.run(launch)
+    assert _report(run)["metrics"].keys() == {"accuracy"}
+    [warning] = [w for w in run.of("warning") if w["code"] == "metric_left_out"]
+    assert "no 'mse'" in warning["message"]
+    assert "needs number, said of the rows, and these give label" in warning["message"]
+    assert (run.work / "model").exists()
+
+
+def test_a_gate_about_what_is_missing_says_so(small: Small, zygote: Zygote) -> None:
+    launch = small.launch(
+        "odd-gate", {"type": "text_classification"}, opinions(20), opinions(8),
+        training={"max_steps": 1},
+    )  # fmt: skip
+    launch["spec"]["publish"] = {"gate": {"metric": "mse", "threshold": 0.5}}
+    run = zygote.run(launch)
     assert run.code == 64
-    assert (
-        "'mrr', which needs reciprocal_rank of the rows, and they give label"
-        in (run.result["message"])
-    )
+    assert "'mse', which these validation rows do not give; they give acc" in run.result["message"]
+    assert not (run.work / "model").exists()

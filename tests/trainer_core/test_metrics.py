@@ -14,8 +14,9 @@ from trainer_core.evaluation import metrics, names
 from trainer_core.evaluation.answers import questions
 from trainer_core.evaluation.bootstrap import compare
 from trainer_core.evaluation.metrics import METRICS, chosen, fitting
-from trainer_core.evaluation.names import BUILT_IN, known_names, plugged
+from trainer_core.evaluation.names import BUILT_IN, ROWS, TEXT_METRICS, known_names, plugged
 from trainer_core.spec import TrainSpec
+from trainer_core.task import TASKS
 
 RNG = random.Random(7)  # noqa: S311 - test data
 
@@ -32,6 +33,14 @@ def _texts(name: str, *pairs: tuple[str, str]) -> float | None:
 def test_the_names_and_the_table_are_one() -> None:
     assert set(BUILT_IN) == METRICS.keys()
     assert all(metric.name == name for name, metric in METRICS.items())
+
+
+def test_the_table_of_rows_knows_every_task() -> None:
+    """Each metric is of any rows (the loss, answers) or of kinds that there are; each kind of rows
+    that learns anything but a loss has some."""
+    kinds = {task.FACTS.rows for task in TASKS.values()} - {""}
+    assert set(BUILT_IN) - ROWS.keys() == {"loss", *TEXT_METRICS}
+    assert {kind for rows in ROWS.values() for kind in rows} == kinds
 
 
 def test_losses_are_weighted_by_tokens() -> None:
@@ -238,6 +247,24 @@ def _spec(**blocks: Any) -> TrainSpec:
     ("blocks", "pointer", "said"),
     [
         ({"evaluation": {"metrics": ["rouge_l"]}}, "/evaluation/metrics/0", "mean 'rougeL'"),
+        (
+            {"evaluation": {"metrics": ["loss", "accuracy"]}},
+            "/evaluation/metrics/1",
+            "rows of task 'sft' never give: leave it out; they can give loss, mean_token_accuracy",
+        ),
+        (
+            {"task": {"type": "dpo"}, "evaluation": {"metrics": ["perplexity"]}},
+            "/evaluation/metrics/0",
+            "task 'dpo' never give",
+        ),
+        (
+            {
+                "task": {"type": "evaluation", "of": {"type": "clm"}},
+                "evaluation": {"metrics": ["mrr"]},
+            },
+            "/evaluation/metrics/0",
+            "task 'clm' never give",
+        ),
         ({"evaluation": {"metrics": ["bleu"]}}, "/evaluation/metrics/0", "evaluation.generation"),
         (
             {"evaluation": {"generation": {"top_p": 0.5}}},

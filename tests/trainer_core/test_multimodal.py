@@ -50,11 +50,18 @@ def test_it_learns_what_images_show(small: Small, zygote: Zygote) -> None:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     rows, held = visual_questions(90), visual_questions(15, seed=1)
-    done = zygote.run(small.launch("seeing", SEEING, rows, held, training={"num_train_epochs": 3}))
+    launch = small.launch("seeing", SEEING, rows, held, training={"num_train_epochs": 3})
+    launch["spec"]["evaluation"] = {"metrics": ["mean_token_accuracy", "perplexity"]}
+    done = zygote.run(launch)
     assert done.code == 0, done.log
     evaluation = [m for m in done.of("metrics") if "eval_loss" in m][-1]
     assert evaluation["eval_mean_token_accuracy"] >= 0.95
     assert evaluation["eval_perplexity"] <= 1.2
+    # Row by row: what was measured over all rows at once.
+    told = json.loads((done.work / "evaluation/report.json").read_text())
+    for metric in ("mean_token_accuracy", "perplexity"):
+        value = told["metrics"][metric]["value"]
+        assert value == pytest.approx(told["measured"][metric], rel=1e-4)
     folder = done.work / "model"
     verify(folder)
     before, after = weights(small.llava), weights(folder)

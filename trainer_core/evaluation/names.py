@@ -18,6 +18,20 @@ MEANS: Mapping[str, str] = {
     "ndcg": "discounted_gain",
 }
 """Metric → the column whose mean it is, each row weighted by what carries loss in it."""
+_TOKENS = ("tokens", "documents", "pictured_texts")
+_LABELS = ("labelled_texts", "labelled_images")
+ROWS: Mapping[str, tuple[str, ...]] = {
+    "mean_token_accuracy": _TOKENS,
+    "perplexity": (*_TOKENS, "masked_documents"),
+    "reward": ("prompts",),
+    "reward_margin": ("preferences", "judged_answers"),
+    "reward_accuracy": ("preferences",),
+    **dict.fromkeys(("accuracy", "f1_macro", "f1_micro", "auc"), _LABELS),
+    **dict.fromkeys(("mse", "mae", "pearson"), ("labelled_texts",)),
+    **dict.fromkeys(("cosine_accuracy", "mrr", "ndcg"), ("texts",)),
+    **dict.fromkeys(("pearson_cosine", "spearman_cosine"), ("texts",)),
+}
+"""Metric → kinds of rows (`TaskFacts.rows`) that can give it; one that is not here is of any."""
 BUILT_IN = (
     *MEANS,
     "perplexity",

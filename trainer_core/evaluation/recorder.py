@@ -7,6 +7,9 @@ from typing import Any
 from trainer_core.embedding.measures import EmbeddingScores
 from trainer_core.evaluation.base import Groups
 from trainer_core.measures import LabelScores, NumberScores
+from trainer_core.token_scores import TokenScores
+
+_ACCURACY = "mean_token_accuracy"
 
 
 def record(trainer: Any) -> Groups:
@@ -57,6 +60,10 @@ def _labels(scores: Any, inputs: Mapping[str, Any], logits: Any) -> dict[str, li
     if isinstance(scores, NumberScores):
         said = logits.float().reshape(-1).tolist()
         return {"number": inputs["labels"].float().reshape(-1).tolist(), "said": said}
+    if isinstance(scores, TokenScores):
+        alone = TokenScores()
+        alone.add(inputs, logits, 0.0)
+        return {_ACCURACY: [alone.results(0.0)[_ACCURACY]]}
     if not isinstance(scores, LabelScores):
         return {}
     if scores.threshold is not None:

@@ -7,53 +7,44 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.context import TrainContext
-from trainer_core.errors import InvalidSpec
 from trainer_core.evaluation.answers import told
 from trainer_core.evaluation.base import Evaluated
 from trainer_core.evaluation.bootstrap import CONFIDENCE, RESAMPLES, Compared, compare
 from trainer_core.evaluation.metrics import chosen, fitting
 from trainer_core.evaluation.protocol import Metric
 from trainer_core.evaluation.run import questions_of, references_of
+from trainer_core.measured import can_be_given
 from trainer_core.publish.manifest import sync_folder, write_durably
 from trainer_core.report import Reporter
-from trainer_core.task import task_of
 
 FOLDER = "evaluation"
 REPORT = "report.json"
 ANSWERS = "answers.jsonl"
 _STAGING = ".evaluation.writing"
-_TOKEN_ROWS = ("tokens", "documents", "masked_documents")
 
 
 def compared(context: TrainContext, ours: Evaluated, base: Evaluated | None) -> dict[str, Compared]:
-    """Every metric that the rows allow, or those that the spec names.
-
-    Raises InvalidSpec for a named one whose columns these rows do not give.
-    """
+    """Every metric that the rows allow, or those that the spec names; a warning tells of a named
+    one whose columns these rows do not give."""
     wanted = context.spec.evaluation.metrics
     found = {}
     for metric in chosen(wanted):
         columns = fitting(metric, ours.groups)
-        if columns is None or (wanted is None and not _fits(metric, context)):
+        if columns is None or not can_be_given(context.spec, metric.name):
             if wanted is not None:
-                raise InvalidSpec(_lacking(metric, ours), "evaluation.metrics")
+                context.flow.report.warn("metric_left_out", _lacking(metric, ours))
             continue
         theirs = None if base is None else fitting(metric, base.groups)
         found[metric.name] = compare(metric, columns, theirs, context.spec.training.seed)
     return found
 
 
-def _fits(metric: Metric, context: TrainContext) -> bool:
-    """Any loss has an exponential, but it is a perplexity only of tokens."""
-    return metric.name != "perplexity" or task_of(context.spec).FACTS.rows in _TOKEN_ROWS
-
-
 def _lacking(metric: Metric, ours: Evaluated) -> str:
     have = sorted({name for columns in ours.groups for name in columns})
     needs = ", ".join(metric.needs)
     return (
-        f"evaluation.metrics names '{metric.name}', which needs {needs} of the rows, and they give"
-        f" {', '.join(have)}: leave it out, or set evaluation.generation for answers"
+        f"the report has no '{metric.name}', which evaluation.metrics names: it needs {needs} of"
+        f" the rows, and these give {', '.join(have)}"
     )
 
 
