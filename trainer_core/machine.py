@@ -55,6 +55,8 @@ def with_own_devices(launch: Launch) -> Launch:
 
     if not torch.cuda.is_available():
         return launch
-    visible = os.environ.get(_VISIBLE, ",".join(map(str, range(torch.cuda.device_count()))))
-    found = [int(number) if number.isdigit() else 0 for number in visible.split(",")]
+    count = torch.cuda.device_count()
+    visible = os.environ.get(_VISIBLE, ",".join(map(str, range(count))))
+    names = [name.strip() for name in visible.split(",")][:count]
+    found = [int(name) if name.isdigit() else name for name in names]
     return launch.model_copy(update={"devices": found[: processes_of(launch.spec, len(found))]})

@@ -102,7 +102,7 @@ class Seat:
         """This process's part of the threads that the run was given."""
         return None if launch.threads is None else max(1, launch.threads // self.count)
 
-    def devices(self, launch: Launch) -> list[int]:
+    def devices(self, launch: Launch) -> list[int | str]:
         """The GPUs that this process may see: each rank of several takes the one of its number."""
         return launch.devices[: self.count]
 

@@ -107,7 +107,7 @@ def attempt_launch(
             }
         ),
         threads=threads_per_slot(settings),
-        devices=job.cuda_devices,
+        devices=list(job.cuda_devices),
         labels=dict(job.spec.labels),
     )
 

@@ -17,7 +17,7 @@ _QUERY = "index,utilization.gpu,memory.used,memory.total"
 class Telemetry:
     """Samples one attempt; CPU use is the share of one core since the sample before."""
 
-    def __init__(self, who: Identity, mark: str, devices: Sequence[int]) -> None:
+    def __init__(self, who: Identity, mark: str, devices: Sequence[int | str]) -> None:
         self._who = who
         self._mark = mark
         self._devices = set(devices) if shutil.which("nvidia-smi") else set()

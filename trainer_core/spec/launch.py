@@ -35,5 +35,8 @@ class Launch(Strict):
     spec: TrainSpec
     paths: Paths
     threads: int | None = Field(None, ge=1, description="CPU threads reserved for the run.")
-    devices: list[int] = Field(default_factory=list, description="CUDA devices; empty: CPU.")
+    devices: list[int | str] = Field(
+        default_factory=list,
+        description="CUDA devices by number or UUID, as CUDA_VISIBLE_DEVICES has them; empty: CPU.",
+    )
     labels: dict[str, Any] = Field(default_factory=dict)
