@@ -197,6 +197,7 @@ class Flow:
             {} if self.best is None else self.best.state(),
             self.ended_early,
             self.ladder,
+            self.watch.state(),
         )
 
     def last(self) -> dict[str, Any]:
@@ -211,6 +212,7 @@ class Flow:
         self.last_metrics = dict(state.metrics)
         self.base = dict(state.base)
         self.ended_early = state.ended_early
+        self.watch.restore(state.watch)
 
     def back_to_step_begin(self) -> None:
         """Forget a step that failed in the middle, or an evaluation, which is due again."""

@@ -3,8 +3,9 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import fmean, median
+from typing import Any
 
 from trainer_core.errors import Diverged, Stalled
 
@@ -35,6 +36,21 @@ class Watch:
         self._seconds: deque[float] = deque(maxlen=WINDOW)
         self._fastest = math.inf
         self._slow_since: float | None = None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: what the loss began with, its best, and the newest losses."""
+        best = self._best if math.isfinite(self._best) else None
+        return {"first": self._first, "best": best, "losses": list(self._losses)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. Of a checkpoint without it the beginning is not known: no loss that
+        rises ends such a run, because the loss of a late step is no measure for later ones."""
+        if not state:
+            self._falls = False
+            return
+        self._first = state["first"]
+        self._best = math.inf if state["best"] is None else state["best"]
+        self._losses.extend(state["losses"])
 
     def loss(self, step: int, loss: float, gradient: float | None) -> None:
         """The loss of one step, and the norm of its gradient where it is known."""

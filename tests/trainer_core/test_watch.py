@@ -1,5 +1,6 @@
 """Trainings that run and come to nothing: stopped with a plain cause, and no others."""
 
+import json
 import math
 import random
 
@@ -33,6 +34,44 @@ def test_losses_that_are_let_be() -> None:
     for losses in (noise, spikes, [2.0] * 30 + [3.0] * 60, [4.0] * 30 + [0.5] * 30 + [7.0] * 60):
         _see(Watch(), losses)
     _see(Watch(falls=False), [0.1] * 30 + [5.0] * 60)
+
+
+def test_a_resumed_watch_knows_the_beginning() -> None:
+    """From 4 down to 0.1, resumed there: 0.5 is five times the best, and far below the beginning;
+    9 is told as it would be without the resume. A checkpoint that knows no losses ends nothing."""
+    before = Watch()
+    _see(before, [4.0] * WINDOW + [0.1] * WINDOW)
+    kept = json.loads(json.dumps(before.state()))
+    resumed = Watch()
+    resumed.restore(kept)
+    _see(resumed, [0.5] * 60)
+    with pytest.raises(Diverged, match=r"after 4 at the beginning and 0\.1 at best"):
+        _see(resumed, [9.0] * WINDOW)
+    early = Watch()
+    early.restore(json.loads(json.dumps(Watch().state())))
+    with pytest.raises(Diverged):
+        _see(early, [1.0] * WINDOW + [9.0] * WINDOW)
+    old = Watch()
+    old.restore({})
+    _see(old, [0.1] * WINDOW + [9.0] * 60)
+
+
+@pytest.mark.train
+def test_checkpoints_keep_what_the_watch_has_seen(world: World, zygote: Zygote) -> None:
+    """The window of the newest losses and the mean of steps 1 to 20, where a resume goes on too."""
+    run = zygote.run(world.launch("watched", training={"max_steps": 24}))
+    assert run.code == 0, run.log
+    losses = [run.losses[step] for step in range(1, 25)]
+    folder = run.work / "checkpoints/step-00000024"
+    kept = json.loads((folder / "loop_state.json").read_text())["watch"]
+    assert kept["losses"] == pytest.approx(losses[-WINDOW:])
+    assert kept["first"] == pytest.approx(sum(losses[:WINDOW]) / WINDOW)
+    launch = world.launch("watched-resumed", training={"max_steps": 24})
+    launch["paths"]["resume_from"] = str(run.work / "checkpoints/step-00000020")
+    resumed = zygote.run(launch)
+    assert resumed.code == 0, resumed.log
+    again = resumed.work / "checkpoints/step-00000024/loop_state.json"
+    assert json.loads(again.read_text())["watch"] == kept
 
 
 def test_a_loss_that_no_weight_moves() -> None:
