@@ -25,7 +25,8 @@ class LoopState:
     """What the libraries do not keep: the open window of losses, an evaluation that is still due,
     the newest metrics, the commit of the base model on the hub, the metrics before the first step,
     the best evaluation (`trainer_core.best`), whether training ended early, what was stepped
-    down to for lack of memory (`trainer_core.ladder`), and the losses so far (`trainer_core.watch`)."""
+    down to for lack of memory (`trainer_core.ladder`), and the losses so far
+    (`trainer_core.watch`)."""
 
     loss_sum: float = 0.0
     loss_steps: int = 0
