@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer_core.errors import BelowGate, InvalidSpec
+from trainer_core.evaluation.metrics import chosen
+from trainer_core.evaluation.names import plugged
 from trainer_core.measured import greater_is_better
 from trainer_core.spec import Gate
 
@@ -17,7 +19,7 @@ def require_gate(gate: Gate, measured: Mapping[str, Any], base: Mapping[str, Any
     first step; names begin with `eval_`. Raises InvalidSpec where the rows do not give the metric.
     """
     value = _value(measured, gate.metric)
-    greater = greater_is_better(gate.metric)
+    greater = _greater_is_better(gate.metric)
     if gate.threshold is not None and not _reaches(value - gate.threshold, greater=greater):
         most = "at least" if greater else "at most"
         raise BelowGate(
@@ -36,6 +38,13 @@ def require_gate(gate: Gate, measured: Mapping[str, Any], base: Mapping[str, Any
             f" publish.gate.min_improvement wants {gate.min_improvement:.6g}",
             _FIELD,
         )
+
+
+def _greater_is_better(metric: str) -> bool:
+    """A metric of an installed package says it itself."""
+    if metric in plugged():
+        return chosen([metric])[0].greater_is_better
+    return greater_is_better(metric)
 
 
 def _reaches(above: float, *, greater: bool) -> bool:

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from trainer_core import gate
 from trainer_core.capabilities import check
-from trainer_core.errors import InvalidSpec
+from trainer_core.errors import BelowGate, InvalidSpec
 from trainer_core.evaluation import metrics, names
 from trainer_core.evaluation.answers import questions
 from trainer_core.evaluation.bootstrap import compare
 from trainer_core.evaluation.metrics import METRICS, chosen, fitting
 from trainer_core.evaluation.names import BUILT_IN, ROWS, TEXT_METRICS, known_names, plugged
-from trainer_core.spec import TrainSpec
+from trainer_core.gate import require_gate
+from trainer_core.spec import Gate, TrainSpec
 from trainer_core.task import TASKS
 
 RNG = random.Random(7)  # noqa: S311 - test data
@@ -192,6 +194,9 @@ def test_a_metric_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.Mo
         "        return [float('please' in text) for text in columns['generated']]\n"
         "    def value(self, statistics):\n"
         "        return sum(statistics) / len(statistics)\n"
+        "class Rudeness(Politeness):\n"
+        "    name = 'rudeness'\n"
+        "    greater_is_better = False\n"
         "nothing = 3\n"
     )
     info = tmp_path / "shop_metrics-1.dist-info"
@@ -200,11 +205,12 @@ def test_a_metric_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.Mo
     (info / "entry_points.txt").write_text(
         "[polar.metrics]\n"
         "politeness = shop_metrics:Politeness\n"
+        "rudeness = shop_metrics:Rudeness\n"
         "nothing = shop_metrics:nothing\n"
         "loss = shop_metrics:Politeness\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    for module in (names, metrics):  # what is installed is looked up once elsewhere
+    for module in (names, metrics, gate):  # what is installed is looked up once elsewhere
         monkeypatch.setattr(module, "plugged", plugged.__wrapped__)
     assert {"politeness", "nothing"} <= set(known_names())
     [metric] = chosen(["politeness"])
@@ -215,6 +221,11 @@ def test_a_metric_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(InvalidSpec, match="shop_metrics:nothing is none: it has no name"):
         chosen(["nothing"])
     assert check(_spec(evaluation={"metrics": ["politeness"]})) == []
+    # The package says which way is better: 0.2 rude answers are fewer than the 0.3 allowed.
+    wish = Gate(metric="rudeness", threshold=0.3, min_improvement=0.1)
+    require_gate(wish, {"eval_rudeness": 0.2}, {"eval_rudeness": 0.5})
+    with pytest.raises(BelowGate, match=r"wants at most 0\.3"):
+        require_gate(wish, {"eval_rudeness": 0.5}, {"eval_rudeness": 0.2})
 
 
 def test_questions_are_what_stands_before_the_last_answer() -> None:
