@@ -15,6 +15,7 @@ from app import problem
 MAX_HEAD = 64 * 1024  # bytes of request line and headers
 WRITE_NOW = "polar.write_now"
 """In an ASGI scope: writes a piece of the answer at once, without a turn of the event loop."""
+_ABORT = "polar.abort"
 LEAST_RATE = 1024  # bytes a second of a body
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -144,11 +145,22 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         scope: Any = cycle.scope
+        scope[_ABORT] = cycle.transport.abort
         if cycle.scope["http_version"] == "1.0":
             app = _until_closed(cycle, app)
         else:
             scope[WRITE_NOW] = partial(_write_now, cycle)
         super()._start_asgi_task(cycle, app)
+
+
+async def break_off(scope: MutableMapping[str, Any]) -> None:
+    """Drop a request's connection with all that waits to be sent on it.
+
+    An orderly close would wait for a client that takes nothing.
+    """
+    if abort := scope.get(_ABORT):
+        abort()
+        await asyncio.sleep(0)  # the server notices
 
 
 def _write_now(cycle: RequestResponseCycle, body: bytes) -> bool:

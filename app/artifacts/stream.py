@@ -7,6 +7,7 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.server import break_off
 from app.settings import get_settings
 from app.store_threads import at_once, each_in_store_thread
 
@@ -35,17 +36,18 @@ class Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the body; raises what reading it raises."""
-        del scope
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(_until_gone, receive, group.cancel_scope)
-                await self._send(send)
+                if not await self._send(send):
+                    await break_off(scope)
                 group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 await at_once(self.blocks.close)
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: Send) -> bool:
+        """Return whether the client took it all."""
         head = {"type": "http.response.start", "status": self.status_code}
         await send({**head, "headers": self.raw_headers})
         patience = get_settings().download_stall
@@ -56,8 +58,9 @@ class Stream(Response):
                 await send({"type": "http.response.body", "body": block, "more_body": True})
             if waited.cancelled_caught:
                 _log.warning("a download is broken off: its client took nothing for %g s", patience)
-                return
+                return False
         await send({"type": "http.response.body", "body": b""})
+        return True
 
 
 async def _until_gone(receive: Receive, scope: anyio.CancelScope) -> None:

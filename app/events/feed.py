@@ -19,7 +19,7 @@ from app.errors import Unavailable
 from app.events import reader
 from app.events.archive import get_archive
 from app.events.cursor import Position
-from app.events.frames import End, Form, Frame, progress_frame
+from app.events.frames import End, Form, Frame, batch, progress_frame
 from app.events.live import News, newest_of, read_new
 from app.events.nudges import listen
 from app.events.source import JobSource, Page, Source, Types
@@ -67,10 +67,11 @@ class _Topic:
 
     def push(self, frames: Sequence[Frame], end: End | None) -> None:
         """Push frames to all subscribers; `end` says that the job is over with them."""
+        pushed = batch(frames, asyncio.get_running_loop().time())
         for subscription in self.subscribers:
             subscription.end = end
             if frames or end:
-                subscription.push(frames)
+                subscription.push(pushed)
 
     def start_over(self, position: Position) -> None:
         """Have every subscriber read on from what is stored."""

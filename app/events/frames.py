@@ -1,7 +1,7 @@
 """Frames of server-sent events: one line of JSON each, an id only on what is stored."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,6 +19,27 @@ class Frame:
     position: Position | None
     type: str
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Frames that are pushed together: `data` is all of them as one, `at` when (loop time).
+
+    `first` and `last` are the positions of those that are stored; None without any.
+    """
+
+    frames: Sequence[Frame]
+    data: bytes
+    first: Position | None
+    last: Position | None
+    at: float
+
+
+def batch(frames: Sequence[Frame], at: float) -> Batch:
+    """Return the frames with what is the same for everybody who gets them."""
+    stored = [frame.position for frame in frames if frame.position is not None]
+    first, last = (stored[0], stored[-1]) if stored else (None, None)
+    return Batch(frames, b"".join([frame.data for frame in frames]), first, last, at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,18 @@ from starlette.types import Receive, Scope, Send
 
 from app.events import frames
 from app.events.cursor import Position, encode_position
-from app.events.feed import AWAY, PAGE, Feed, beat_of
+from app.events.feed import AWAY, Feed, beat_of
 from app.events.source import JobSource, Page, Source
 from app.events.subscription import Subscription
-from app.server import WRITE_NOW
+from app.server import WRITE_NOW, break_off
 from app.telemetry import STREAM_RESYNCS
 
 # `no-transform` keeps proxies from compressing, X-Accel-Buffering nginx from holding frames back.
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 _RETRY_READ = 1.0
-_AT_FULL_SPEED = 20  # pages of a replay
+# Of a replay: what a page costs is what other requests wait for it.
+_PAGE = 100
+_AT_FULL_SPEED = 100  # pages
 _LONGEST_PAUSE = 0.1
 _log = logging.getLogger(__name__)
 
@@ -110,7 +112,7 @@ class Stream:
     async def _read(self, queue: Subscription, write: Write) -> Page | None:
         """Return the next page, None when the stream is over; writes heartbeats meanwhile."""
         while not self._is_over(queue):
-            read = self.feed.read(self.source, self.position, self.types, PAGE, frames.Form.FRAMES)
+            read = self.feed.read(self.source, self.position, self.types, _PAGE, frames.Form.FRAMES)
             task = asyncio.ensure_future(read)
             try:
                 while not (await asyncio.wait({task}, timeout=self._silence))[0]:
@@ -142,16 +144,19 @@ class Stream:
             queue.due = clock() + self._silence
 
     def write_now(
-        self, queue: Subscription, write: Callable[[bytes], bool], pushed: Sequence[frames.Frame]
+        self, queue: Subscription, write: Callable[[bytes], bool], pushed: frames.Batch
     ) -> bool:
         """Write what the feed pushes while the stream waits; False: it is to be queued."""
-        position = self.position
-        chunk = b"".join([frame.data for frame in pushed if self._is_due(frame)])
-        if chunk and not write(chunk):
+        position, data = self.position, pushed.data
+        if self.types is None and (pushed.first is None or pushed.first > position):
+            self.position = pushed.last or position
+        else:
+            data = b"".join([frame.data for frame in pushed.frames if self._is_due(frame)])
+        if data and not write(data):
             self.position = position
             return False
-        if chunk:
-            queue.due = asyncio.get_running_loop().time() + self._silence
+        if data:
+            queue.due = pushed.at + self._silence
         return True
 
     def _is_due(self, frame: frames.Frame) -> bool:
@@ -190,6 +195,7 @@ class EventStream(Response):
                     await self._stream.run(queue, _writer(send, queue))
             except TimeoutError:
                 _log.warning("a stream is broken off: its client took nothing for a while")
+                await break_off(scope)
                 return
             finally:
                 leaving.cancel()

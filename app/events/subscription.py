@@ -3,9 +3,9 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from app.events.frames import End, Frame
+from app.events.frames import Batch, End, Frame
 from app.telemetry import STREAM_DROPS
 
 QUEUE_LIMIT = 512
@@ -21,7 +21,7 @@ class Subscription:
     many clients costs as much as the writing. It says whether it did.
     """
 
-    direct: Callable[[Sequence[Frame]], bool] | None = None
+    direct: Callable[[Batch], bool] | None = None
 
     def __init__(self, key_id: str | None = None) -> None:
         self.key_id = key_id
@@ -35,11 +35,11 @@ class Subscription:
         self._changed = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def push(self, frames: Sequence[Frame]) -> None:
+    def push(self, batch: Batch) -> None:
         """Send or queue frames; a client that is too slow loses its queue, not our memory."""
-        if self._is_idle() and self.direct is not None and self.direct(frames):
+        if self._is_idle() and self.direct is not None and self.direct(batch):
             return
-        self._queue.extend(frames)
+        self._queue.extend(batch.frames)
         if len(self._queue) > QUEUE_LIMIT:
             STREAM_DROPS.inc(len(self._queue))
             self._queue.clear()

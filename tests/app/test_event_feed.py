@@ -321,6 +321,10 @@ def test_b23_a_client_that_takes_nothing_is_let_go(api: Api) -> None:
                 pass
             wait_until(lambda: "client took nothing" in other.log.read_text())
             wait_until(lambda: metric(other, "polar_streams") == 1)  # the one that reads
+            # Its socket is gone, with all that waited in the server for this client.
+            own = client.getsockname()[1]
+            wait_until(lambda: own not in ports_of_clients(other))
+            assert "without completing response" not in other.log.read_text()
             fail(api, job)
             *_, last = frames
             assert last.type == "end"
@@ -386,3 +390,9 @@ def test_rare_types_are_read_in_short_statements(api: Api) -> None:
 def _page(api: Api, **query: str | int) -> dict[str, Any]:
     page: dict[str, Any] = api.client.get("/events", params=query).json()
     return page
+
+
+def ports_of_clients(api: Api) -> list[int]:
+    """Ports of those that the API has a socket for."""
+    sockets = psutil.Process(api.process.pid).net_connections("tcp")
+    return [each.raddr.port for each in sockets if each.raddr]
