@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,8 +12,8 @@ from typing import Any
 from trainer_core.spec import Launch, Paths
 
 _LONGEST_WAIT = timedelta(hours=1)
-"""For another rank that lives and does not come: it writes a checkpoint, say. A dead one is seen
-at once (`trainer_core.rank_processes`)."""
+"""For another rank's numbers, in steps that all of them make."""
+_TICK = 0.05
 
 
 class Ranks:
@@ -54,9 +55,11 @@ class ConnectedRanks(Ranks):
         self.number, self.count = number, count
         if not use_cpu:
             torch.cuda.set_device(number)
+        self._store: Any = distributed.FileStore(str(store), count)
+        self._meetings = 0
         distributed.init_process_group(
             "gloo" if use_cpu else "cpu:gloo,cuda:nccl",
-            store=distributed.FileStore(str(store), count),
+            store=self._store,
             rank=number,
             world_size=count,
             timeout=_LONGEST_WAIT,
@@ -79,14 +82,22 @@ class ConnectedRanks(Ranks):
         return found
 
     def meet(self) -> None:
-        """A sum waits for everybody."""
-        self.sums([0.0])
+        """For as long as it takes: one of them may measure all rows, or write a checkpoint.
+
+        Whoever waits for a rank that has died is ended at once (`trainer_core.rank_processes`).
+        """
+        self._meetings += 1
+        here = [f"meeting {self._meetings}, rank {number}" for number in range(self.count)]
+        self._store.set(here[self.number], "here")
+        while not self._store.check(here):
+            time.sleep(_TICK)
 
     def leave(self) -> None:
         """Close the group, when nothing is told any more."""
         from torch import distributed
 
         distributed.destroy_process_group()
+        del self._store
 
 
 @dataclass(frozen=True)
