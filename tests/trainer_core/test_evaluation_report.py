@@ -118,6 +118,24 @@ def test_the_base_is_known_after_a_kill(small: Small, zygote: Zygote) -> None:
     assert _report(whole)["metrics"]["reward_margin"]["base"] == 0.0
 
 
+def test_what_is_measured_of_the_base_stays_there(small: Small, zygote: Zygote) -> None:
+    """Evaluations after the base's report measure the very same as without it, the library's own
+    measures too."""
+
+    def measured(name: str, **evaluation: Any) -> list[dict[str, Any]]:
+        task, training = {"type": "sft"}, {"num_train_epochs": 2}
+        run = zygote.run(
+            small.launch(name, task, _talk(12), _talk(9), training=training, evaluation=evaluation)
+        )
+        assert run.code == 0, run.log
+        told = [m for m in run.of("metrics") if "eval_mean_token_accuracy" in m and "epoch" in m]
+        return [{n: m[n] for n in m if n[:5] == "eval_"} for m in told if m["step"] > 0]
+
+    plain = measured("base-unasked")
+    assert len(plain) == 2
+    assert measured("base-asked", compare_base=True) == plain
+
+
 def test_a_metric_without_its_columns_is_left_out(small: Small, zygote: Zygote) -> None:
     """Only the rows decide that labels are no numbers: the training is not lost for it."""
     launch = small.launch(

@@ -1,7 +1,7 @@
 """What a model makes of each validation row, by its task's own trainer."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 from trainer_core.embedding.measures import EmbeddingScores
@@ -34,6 +34,7 @@ def record(trainer: Any) -> Groups:
             if scores is not None:
                 scores.add(inputs, logits, weight)
             trainer.flow.say_it_lives(trainer.state)
+    _noted(trainer).clear()  # else the next evaluation takes the last row for one of its own
     whole = {name: values for name, values in rows.items() if len(values) == len(rows["loss"])}
     return [whole, *(scores.groups() if isinstance(scores, EmbeddingScores) else ())]
 
@@ -49,11 +50,15 @@ def _batches(trainer: Any) -> Iterator[Any]:
 
 def _measured(trainer: Any) -> dict[str, float]:
     """The library's own measures of the batch."""
-    lists: Mapping[str, list[float]] = getattr(trainer, "_metrics", {}).get("eval", {})
-    found = {name: float(values[-1]) for name, values in lists.items() if values}
-    for values in lists.values():
+    found = {name: float(values[-1]) for name, values in _noted(trainer).items() if values}
+    for values in _noted(trainer).values():
         del values[:-1]
     return found
+
+
+def _noted(trainer: Any) -> MutableMapping[str, list[float]]:
+    noted: MutableMapping[str, list[float]] = getattr(trainer, "_metrics", {}).get("eval", {})
+    return noted
 
 
 def _labels(scores: Any, inputs: Mapping[str, Any], logits: Any) -> dict[str, list[Any]]:
