@@ -13,6 +13,7 @@ import pytest
 from polar.manifest import verify
 from tests.e2e.harness import World
 from tests.services import ROOT
+from trainer_core.task import TASKS
 
 pytestmark = pytest.mark.train
 
@@ -58,3 +59,11 @@ def test_the_curl_session_works_word_for_word(world: World, checkout: Path):
     job = done.stdout.rsplit("job: ", 1)[1].strip()
     assert world.get(job)["name"] == "my-first-job"
     assert verify(checkout / "model") == len(list((checkout / "model").iterdir())) - 1
+
+
+def test_every_task_type_is_named_and_has_an_example():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    sentence = text.partition("`task.type` is ")[2].partition("[examples/]")[0]
+    assert set(re.findall(r"`(\w+)`", sentence)) == set(TASKS)
+    specs = [json.loads(path.read_text()) for path in (ROOT / "examples").glob("*.json")]
+    assert {spec["task"]["type"] for spec in specs} == set(TASKS)
