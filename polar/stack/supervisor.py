@@ -73,11 +73,17 @@ class Supervisor:
         self.running: dict[str, Popen[bytes]] = {}
         self.ready = {each.name: asyncio.Event() for each in processes}
         self.stopping = asyncio.Event()
+        self.asked = False  # to stop; a start that failed stops by itself
         self.port_taken = False  # why the start failed
         for each in self.processes:
             state.processes[each.name] = ProcessState(
                 required=each.required, address=each.address, since=time.time()
             )
+
+    def ask(self) -> None:
+        """Ask for the stop, also while a start that failed is cleared away."""
+        self.asked = True
+        self.stopping.set()
 
     async def run(self) -> int:
         """Run until asked to stop; 1 when the start failed."""
@@ -95,6 +101,8 @@ class Supervisor:
         self.stopping.set()
         self.state.phase = "stopping"
         await self.stop()
+        if self.asked and self.port_taken:  # no failure: others would have been chosen
+            self.state.message, code = "", 0
         for task in (*keepers, housekeeper):
             task.cancel()
         await asyncio.gather(*keepers, housekeeper, return_exceptions=True)
@@ -292,7 +300,7 @@ async def supervise(supervisor: Supervisor) -> int:
     """Run until SIGTERM or SIGINT; 1 when the processes could not be started."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, supervisor.stopping.set)
+        loop.add_signal_handler(number, supervisor.ask)
     return await supervisor.run()
 
 
@@ -333,7 +341,7 @@ def run_stack(home: Home, options: Mapping[str, Any], state: StackState) -> int:
         )
         supervisor = Supervisor(home, stack.processes(), state)
         code = asyncio.run(supervise(supervisor))
-        if not supervisor.port_taken or not left:
+        if supervisor.asked or not supervisor.port_taken or not left:
             break
         print("some ports were taken meanwhile: choosing them anew", flush=True)
     return code

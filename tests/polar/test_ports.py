@@ -61,6 +61,16 @@ def test_it_ends_with_the_ports_number_when_they_are_taken_again_and_again(tmp_p
     )
 
 
+def test_a_stop_is_heard_while_a_start_without_its_port_is_cleared_away(tmp_path: Path) -> None:
+    """It does not start again on other ports, and nothing has failed."""
+    home = empty_home(tmp_path / "home")
+    found = run(home, 100, 0, 1)
+    assert (found["code"], len(found["taken"])) == (0, 1)
+    state = last_state(home)
+    assert state is not None
+    assert (state.phase, state.message) == ("stopping", "")
+
+
 def test_the_port_that_was_asked_for_is_the_only_one(tmp_path: Path) -> None:
     home = empty_home(tmp_path / "home")
     port = quiet_ports(1)[0]

@@ -1,6 +1,7 @@
-"""Run a stack of one listening process whose port is stolen: thief.py HOME TIMES [PORT].
+"""Run a stack of one listening process whose port is stolen: thief.py HOME TIMES [PORT [ASKED]].
 
-Prints what became of it as JSON: the exit code, the ports that were taken, and a PortTaken.
+With ASKED a service before it asks for the stop of everything while it is stopped itself. Writes
+what became of it as JSON: the exit code, the ports that were taken, and a PortTaken.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any
 from polar.stack import proctree, supervisor
 from polar.stack.home import Home, PortTaken, choose_ports
 from polar.stack.ports import LOOPBACK
-from polar.stack.processes import CORE, WORKERS, Process
+from polar.stack.processes import CORE, SERVICES, WORKERS, Process
 from polar.stack.spawn import Command
 from polar.stack.state import StackState
 
@@ -23,6 +24,15 @@ import socket, sys, time
 with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
     time.sleep(600)
 """
+ASK = """
+import os, pathlib, signal, sys, time
+def end(*_):
+    os.kill(int(sys.argv[1]), signal.SIGTERM)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path(sys.argv[2]).touch()
+time.sleep(600)
+"""
 
 
 class OneProcess:
@@ -30,6 +40,7 @@ class OneProcess:
 
     def __init__(self, *arguments: Any) -> None:
         self.port = arguments[1]["api"]
+        self.asking = arguments[0].path / "asking"
         self.url, self.auth = f"http://{LOOPBACK}:{self.port}", "none"
 
     def processes(self) -> list[Process]:
@@ -41,7 +52,10 @@ class OneProcess:
         listen = Command([sys.executable, "-c", LISTEN, str(self.port)])
         stop = Command([sys.executable, "-c", f"import os; os.kill({os.getpid()}, 15)"])
         place = ((LOOPBACK, self.port),)
+        ask = Command([sys.executable, "-c", ASK, str(os.getpid()), str(self.asking)])
+        asker = Process("asker", ask, SERVICES, lambda _: self.asking.exists())
         return [
+            *([asker] if sys.argv[4:] else []),
             Process("api", listen, CORE, answers, ports=place),
             Process("stopper", stop, WORKERS, None, required=False),
         ]
@@ -63,7 +77,8 @@ def main() -> None:
     supervisor.choose_ports = choose  # type: ignore[attr-defined]
     supervisor.Stack = OneProcess  # type: ignore[assignment,misc,attr-defined]
     state = StackState(identity=proctree.identity(os.getpid()), url="")
-    options = {"host": LOOPBACK, "auth": "none", "port": int(sys.argv[3]) if sys.argv[3:] else None}
+    port = int(sys.argv[3]) if sys.argv[3:] else None
+    options = {"host": LOOPBACK, "auth": "none", "port": port or None}
     code, refused = None, None
     try:
         code = supervisor.run_stack(home, options, state)
