@@ -21,7 +21,7 @@ from trainer_core.checkpoints import (
 )
 from trainer_core.context import Loaded, TrainContext, transformer_of
 from trainer_core.data.parts import of_parts
-from trainer_core.data.prepared import Prepared, open_prepared
+from trainer_core.data.prepared import Prepared, first_rows, open_prepared
 from trainer_core.data.templates import choose_template
 from trainer_core.dropout import switch_off_every_dropout
 from trainer_core.errors import Interrupted, InvalidSpec, OutOfMemory
@@ -170,13 +170,15 @@ class Session:
         spec = resolve(evaluated(outer), detect_hardware(self._launch)).spec
         data = self._open_data(spec)
         if data.validation is None:
-            data = replace(data, validation=data.train)
+            rows = first_rows(data.train, spec.evaluation.max_samples)
+            data = replace(data, validation=rows)
         base = None
         if task.baseline is not None:
             paths = self._launch.paths.model_copy(update={"model": None})
             wanted = {"dtype": spec.model.dtype, "attn_implementation": "sdpa"}
             other = spec.model_copy(update={"model": task.baseline.model_copy(update=wanted)})
-            base, _ = self._measured(other, data, paths)
+            base = self._measured(other, data, paths)[0]
+            give_back()
         ours, context = self._measured(spec, data, self._launch.paths)
         names = {
             "model": outer.model.name_or_path,

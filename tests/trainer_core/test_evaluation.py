@@ -1,6 +1,9 @@
 """Task `evaluation`: models measured as they are, alone and against each other."""
 
+import gc
+import importlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,9 @@ from tests.trainer_core.runs import Outcome, Zygote
 from tests.trainer_core.small_tasks import Small, documents, opinions, preferences, questions
 from tests.trainer_core.small_texts import triplets
 from trainer_core.capabilities import check
-from trainer_core.spec import TrainSpec
+from trainer_core.events import RunEvent
+from trainer_core.spec import Launch, TrainSpec
+from trainer_core.warm import LATE, STACK
 
 LORA = {"type": "lora", "r": 4, "lora_dropout": 0.1}
 KINDS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str]] = {
@@ -92,6 +97,46 @@ def test_every_kind_of_task_is_evaluated(small: Small, zygote: Zygote, kind: str
     assert metric in metrics
     assert all(found["value"] == found["base"] for found in metrics.values())
     assert all("better" not in found for found in metrics.values())
+
+
+@pytest.mark.train
+def test_as_many_rows_as_are_wished(small: Small, zygote: Zygote) -> None:
+    """Without validation rows of their own too: the first five of twelve."""
+    rows, five = preferences(12), {"max_samples": 5}
+    few = zygote.run(_evaluation(small, "few", {"type": "dpo"}, rows, evaluation=five))
+    first = zygote.run(_evaluation(small, "first", {"type": "dpo"}, rows[:5]))
+    assert _report(few)["rows"] == 5
+    assert _report(few)["measured"] == _report(first)["measured"]
+
+
+@pytest.mark.train
+def test_one_model_at_a_time_is_held(small: Small, tmp_path: Path) -> None:
+    """Each evaluation's metrics are told while its own model is the only one in memory.
+
+    With everything imported before, as in a forked run: libraries keep exceptions of what they
+    try to import, with the frames that were running then.
+    """
+    from transformers import PreTrainedModel
+
+    from trainer_core.runner import run_launch
+
+    for name in (*STACK, *LATE):
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    held = []
+
+    def alive() -> int:
+        return sum(issubclass(type(each), PreTrainedModel) for each in gc.get_objects())
+
+    def count(event: RunEvent) -> None:
+        if event.type == "metrics" and "epoch" in event.data:
+            held.append(alive())
+
+    launch = _evaluation(small, "held", {"type": "clm"}, documents(6), baseline=small.llama)
+    launch["paths"]["work"] = str(tmp_path / "held")
+    before = alive()
+    assert run_launch(Launch.model_validate(launch), {}, count) == 0
+    assert [each - before for each in held] == [2, 2]  # the head's module, and the base inside
 
 
 @pytest.mark.train

@@ -42,9 +42,13 @@ def open_prepared(folder: Path, validation_rows: int | None = None) -> Prepared:
     validation = None
     if (folder / "validation.arrow").is_file():
         validation = _dataset(folder / "validation.arrow", f"{report.data_hash[:16]}-validation")
-        if validation_rows is not None:
-            validation = validation.select(range(min(validation_rows, len(validation))))
+        validation = first_rows(validation, validation_rows)
     return Prepared(folder, train, validation if validation else None, report)
+
+
+def first_rows(rows: Any, most: int | None) -> Any:
+    """The first `most` rows, None: all."""
+    return rows if most is None else rows.select(range(min(most, len(rows))))
 
 
 def _dataset(path: Path, fingerprint: str) -> Any:
