@@ -1,7 +1,7 @@
 """Names of what is measured on validation rows, and which way each is better."""
 
 from trainer_core.evaluation.names import ROWS, TEXT_METRICS
-from trainer_core.spec import TrainSpec
+from trainer_core.spec import SftTask, TrainSpec
 from trainer_core.task import task_of
 
 _LOWER = frozenset(
@@ -38,5 +38,8 @@ def known_metrics(spec: TrainSpec) -> tuple[str, ...]:
 
 def can_be_given(spec: TrainSpec, metric: str) -> bool:
     """Whether rows of this task can give a metric of the report; what the rows at hand do give is
-    known only when they are measured."""
+    known only when they are measured. A loss that is no mere likelihood has no perplexity."""
+    task = spec.task
+    if metric == "perplexity" and isinstance(task, SftTask):
+        return task.loss_type != "dft" and not task.kl_beta
     return metric not in ROWS or task_of(spec).FACTS.rows in ROWS[metric]

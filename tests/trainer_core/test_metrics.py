@@ -17,6 +17,7 @@ from trainer_core.evaluation.bootstrap import compare
 from trainer_core.evaluation.metrics import METRICS, chosen, fitting
 from trainer_core.evaluation.names import BUILT_IN, ROWS, TEXT_METRICS, known_names, plugged
 from trainer_core.gate import require_gate
+from trainer_core.measured import can_be_given
 from trainer_core.spec import Gate, TrainSpec
 from trainer_core.task import TASKS
 
@@ -261,12 +262,28 @@ def _spec(**blocks: Any) -> TrainSpec:
         (
             {"evaluation": {"metrics": ["loss", "accuracy"]}},
             "/evaluation/metrics/1",
-            "rows of task 'sft' never give: leave it out; they can give loss, mean_token_accuracy",
+            "rows of task 'sft', as it is set, never give: leave it out; they can give loss, mean_token_accuracy",
+        ),
+        (
+            {
+                "task": {"type": "sft", "loss_type": "dft"},
+                "evaluation": {"metrics": ["perplexity"]},
+            },
+            "/evaluation/metrics/0",
+            "never give: leave it out; they can give loss, mean_token_accuracy, exact_match",
+        ),
+        (
+            {
+                "task": {"type": "sft", "kl_beta": 0.1},
+                "evaluation": {"metrics": ["perplexity"]},
+            },
+            "/evaluation/metrics/0",
+            "task 'sft', as it is set, never give",
         ),
         (
             {"task": {"type": "dpo"}, "evaluation": {"metrics": ["perplexity"]}},
             "/evaluation/metrics/0",
-            "task 'dpo' never give",
+            "task 'dpo', as it is set, never give",
         ),
         (
             {
@@ -274,7 +291,7 @@ def _spec(**blocks: Any) -> TrainSpec:
                 "evaluation": {"metrics": ["mrr"]},
             },
             "/evaluation/metrics/0",
-            "task 'clm' never give",
+            "task 'clm', as it is set, never give",
         ),
         ({"evaluation": {"metrics": ["bleu"]}}, "/evaluation/metrics/0", "evaluation.generation"),
         (
@@ -297,6 +314,12 @@ def _spec(**blocks: Any) -> TrainSpec:
 def test_refusals(blocks: dict[str, Any], pointer: str, said: str) -> None:
     found = {problem.pointer: problem.message for problem in check(_spec(**blocks))}
     assert said in found[pointer]
+
+
+def test_a_perplexity_is_of_likelihoods_alone() -> None:
+    assert check(_spec(evaluation={"metrics": ["perplexity"]})) == []
+    assert can_be_given(_spec(), "perplexity")
+    assert not can_be_given(_spec(task={"type": "sft", "loss_type": "dft"}), "perplexity")
 
 
 def test_a_gate_about_answers() -> None:
