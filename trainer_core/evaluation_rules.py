@@ -63,7 +63,10 @@ def _of_report(spec: TrainSpec, name: str) -> str | None:
         return "needs evaluation.generation"
     if not can_be_given(spec, name):
         given = ", ".join(other for other in BUILT_IN if can_be_given(spec, other))
-        return f"rows of task '{spec.task.type}', as it is set, never give: leave it out; they can give {given}"
+        return (
+            f"rows of task '{spec.task.type}', as it is set, never give: leave it out; they can"
+            f" give {given}"
+        )
     return None
 
 
