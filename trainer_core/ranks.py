@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from trainer_core.errors import RankLost
 from trainer_core.spec import Launch, Paths
 
 _LONGEST_WAIT = timedelta(hours=1)
@@ -64,6 +65,7 @@ class ConnectedRanks(Ranks):
             world_size=count,
             timeout=_LONGEST_WAIT,
         )
+        self._processes = self.collect(os.getpid())
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """In double precision, the same to the last digit on every rank."""
@@ -82,14 +84,17 @@ class ConnectedRanks(Ranks):
         return found
 
     def meet(self) -> None:
-        """For as long as it takes: one of them may measure all rows, or write a checkpoint.
+        """As long as they live: one may measure all rows, or write a checkpoint.
 
-        Whoever waits for a rank that has died is ended at once (`trainer_core.rank_processes`).
+        Raises RankLost when one of them has ended instead of coming.
         """
         self._meetings += 1
         here = [f"meeting {self._meetings}, rank {number}" for number in range(self.count)]
         self._store.set(here[self.number], "here")
         while not self._store.check(here):
+            for number, key in enumerate(here):
+                if not (_lives(self._processes[number]) or self._store.check([key])):
+                    raise RankLost(f"rank {number} ended while the others waited for it")
             time.sleep(_TICK)
 
     def leave(self) -> None:
@@ -147,3 +152,12 @@ class Seat:
 
 def _interfaces() -> list[str]:
     return [name for _, name in socket.if_nameindex()]
+
+
+def _lives(process: int) -> bool:
+    """Whether a process of this run is there; their launcher collects those that have ended."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

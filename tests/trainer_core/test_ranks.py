@@ -13,7 +13,7 @@ pytestmark = pytest.mark.train
 
 WAIT = 5  # seconds that torch waits for another rank, instead of an hour
 
-LATE = f"""
+TWO = f"""
 import json, os, sys, time
 from datetime import timedelta
 from pathlib import Path
@@ -22,11 +22,17 @@ import torch
 import torch.distributed
 
 from trainer_core import ranks
+from trainer_core.errors import RankLost
 
 ranks._LONGEST_WAIT = timedelta(seconds={WAIT})
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-number = 0 if os.fork() else 1
+first = os.fork()
+number = 1 if first and not os.fork() else 0
+if first and not number:  # the launcher: collects both
+    sys.exit(max(os.wait()[1], os.wait()[1]) and 1)
 ours = ranks.ConnectedRanks(number, 2, Path(sys.argv[1]), use_cpu=True)
+"""
+LATE = f"""
 began = time.monotonic()
 if ours.leads:
     time.sleep({WAIT} + 1)  # as long as this rank measures something alone
@@ -37,14 +43,23 @@ for _ in range(2):
 told = ours.collect((number, waited))
 ours.leave()
 if number == 0:
-    assert os.wait()[1] == 0
     print(json.dumps(told))
+"""
+GONE = """
+ours.meet()
+if ours.leads:
+    os._exit(0)
+try:
+    ours.meet()
+except RankLost as lost:
+    print(lost)
 """
 
 
-def test_a_rank_waits_longer_than_torch_for_one_that_is_busy(tmp_path: Path) -> None:
+def together(folder: Path, what: str) -> str:
+    """What two ranks say that do this after they are connected."""
     done = subprocess.run(
-        [sys.executable, "-c", LATE, str(tmp_path / "둘 store")],
+        [sys.executable, "-c", TWO + what, str(folder / "둘 store")],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -52,6 +67,15 @@ def test_a_rank_waits_longer_than_torch_for_one_that_is_busy(tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (first, _), (second, waited) = json.loads(done.stdout)
+    return done.stdout
+
+
+def test_a_rank_waits_longer_than_torch_for_one_that_is_busy(tmp_path: Path) -> None:
+    (first, _), (second, waited) = json.loads(together(tmp_path, LATE))
     assert (first, second) == (0, 1)
     assert waited > WAIT
+
+
+def test_a_rank_does_not_wait_for_one_that_has_ended(tmp_path: Path) -> None:
+    """Stopped while it measured alone, say: the rest need not be killed."""
+    assert together(tmp_path, GONE) == "rank 0 ended while the others waited for it\n"
