@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import LiteralString
@@ -93,6 +93,9 @@ def hold(url: str, patience: str = "10s") -> Iterator[Hold]:
         except psycopg.errors.LockNotAvailable:
             raise BackupFailed("another back-up is being taken; wait for its end") from None
         yield Hold(connection)
+        # A server sees the end of a connection a moment later; deletions may go on at once.
+        with suppress(psycopg.Error):
+            connection.execute("SELECT pg_advisory_unlock_all()")
 
 
 @contextmanager
