@@ -1,7 +1,8 @@
 """Our part of TRL's GRPOTrainer: prepared prompts, exact resume, evaluations that draw alike."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,15 @@ class GroupLoop(ExactLoop):
         trainer: Any = self
         return BatchMeans(trainer._metrics["eval"])
 
-    def _measure(self, batches: Any) -> dict[str, float]:
+    @contextmanager
+    def measuring(self, batches: Iterable[Any]) -> Iterator[None]:
         """Every evaluation begins with the same seed, so that they can be compared."""
         import torch
 
         trainer: Any = self
-        torch.manual_seed(trainer.args.seed)
-        return super()._measure(batches)
+        with super().measuring(batches):
+            torch.manual_seed(trainer.args.seed)
+            yield
 
     def save_more(self, folder: Path) -> None:
         """Answers that further steps are still to learn from, and how often they were used."""

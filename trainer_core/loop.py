@@ -1,6 +1,6 @@
 """Our part of the trainer: exact losses, token-weighted evaluation, whole checkpoints."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
@@ -82,7 +82,9 @@ class ExactLoop:
         self.flow.report.phase_unless_stopped("evaluating")
         self.flow.where = "evaluating"
         with self.apart_from_training():
-            measured = self._measure(trainer.get_eval_dataloader(eval_dataset))
+            batches = trainer.get_eval_dataloader(eval_dataset)
+            with self.measuring(batches):
+                measured = self._measure(batches)
         self.flow.where = "training"
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.flow.evaluation_due = not measured
@@ -102,6 +104,14 @@ class ExactLoop:
         """What happens inside leaves the training's random state and counts as they are."""
         with _own_random_state(), self.flow.meter.paused():
             yield
+
+    @contextmanager
+    def measuring(self, batches: Iterable[Any]) -> Iterator[None]:  # noqa: ARG002 - for tasks
+        """Around whatever measures these batches, apart from training. A task may set up more, and
+        go through the batches for it."""
+        trainer: Any = self
+        trainer.model.eval()
+        yield
 
     def restore_finished(self, checkpoint: str) -> None:
         """Load a checkpoint of the last step: its weights, and where the run stood."""
@@ -125,7 +135,6 @@ class ExactLoop:
     def _measure(self, batches: Any) -> dict[str, float]:
         """Loss and scores over all batches; {} when a signal cut it short."""
         trainer: Any = self
-        trainer.model.eval()
         scores = self.scores()
         loss_only = scores is None or not scores.needs_logits
         total = weights = 0.0

@@ -356,3 +356,17 @@ def test_every_setting_reaches_the_library() -> None:
         "type", "rewards", "max_length", "beta", "eos_token", "chat_template", "default_system",
     }  # fmt: skip
     assert GrpoTask.model_fields.keys() - set(grpo._PASSED_ON) == elsewhere
+
+
+@pytest.mark.train
+def test_the_report_draws_the_evaluations_answers(small: Small, zygote: Zygote) -> None:
+    """The same seed before both: the report's reward is the evaluation's."""
+    launch = small.launch(
+        "drawn", TASK | {"num_generations": 4}, questions(8), questions(6, seed=1)
+    )
+    launch["spec"]["training"] |= {"max_steps": 1}
+    launch["spec"]["evaluation"] = {"metrics": ["reward"]}
+    run = zygote.run(launch)
+    assert run.code == 0, run.log
+    told = json.loads((run.work / "evaluation/report.json").read_text())
+    assert told["metrics"]["reward"]["value"] == pytest.approx(told["measured"]["reward"])

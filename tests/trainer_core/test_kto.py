@@ -1,5 +1,6 @@
 """Judged answers: what rows become, the losses against plain PyTorch, references, what is kept."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +299,24 @@ def test_one_row_has_no_partner(small: Small, zygote: Zygote) -> None:
     run = zygote.run(small.launch("kto-alone", TASK, answers(1)))
     assert run.code == 64
     assert "data.train has one row" in run.exit["message"]
+
+
+@pytest.mark.train
+def test_the_reports_rows_are_compared_with_all_rows(small: Small, zygote: Zygote) -> None:
+    """The divergence over all validation rows is estimated for the report too: one that is made
+    after a resume, without an evaluation before it, says the same."""
+    evaluation = {"metrics": ["loss", "reward_margin"]}
+    launch = small.launch("reported", TASK, answers(12), answers(6, seed=1), evaluation=evaluation)
+    launch["spec"]["training"] |= {"max_steps": 2, "per_device_eval_batch_size": 2}
+    whole = zygote.run(launch)
+    assert whole.code == 0, whole.log
+    told = json.loads((whole.work / "evaluation/report.json").read_text())
+    assert told["metrics"]["loss"]["value"] == pytest.approx(told["measured"]["loss"], rel=1e-5)
+    launch["attempt_id"] = "reported-again"
+    launch["paths"] |= {
+        "work": str(small.folder / "reported-again"),
+        "resume_from": str(whole.work / "checkpoints/step-00000002"),
+    }
+    again = zygote.run(launch)
+    assert again.code == 0, again.log
+    assert json.loads((again.work / "evaluation/report.json").read_text()) == told

@@ -262,7 +262,7 @@ def _spec(**blocks: Any) -> TrainSpec:
         (
             {"evaluation": {"metrics": ["loss", "accuracy"]}},
             "/evaluation/metrics/1",
-            "'sft', as it is set, never give: leave it out; they can give loss, mean_token_accuracy",
+            "as it is set, never give: leave it out; they can give loss, mean_token_accuracy",
         ),
         (
             {

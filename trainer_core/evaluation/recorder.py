@@ -18,34 +18,40 @@ def record(trainer: Any) -> Groups:
     Draws from no random generator of the training. Raises Interrupted when a signal asks to stop.
     """
     scores = trainer.scores()
-    loss_only = scores is None or not scores.needs_logits
     rows: dict[str, list[Any]] = defaultdict(list)
-    trainer.model.eval()
     with trainer.apart_from_training():
-        for inputs in _batches(trainer):
-            trainer.flow.stop.check()
-            weight = trainer.batch_weight(inputs)
-            loss, logits, _ = trainer.prediction_step(trainer.model, inputs, loss_only)
-            found = {"loss": loss.item(), "weight": weight, **_measured(trainer)}
-            for name, value in found.items():
-                rows[name].append(value)
-            for name, values in _labels(scores, inputs, logits).items():
-                rows[name] += values
-            if scores is not None:
-                scores.add(inputs, logits, weight)
-            trainer.flow.say_it_lives(trainer.state)
+        batches = _Alone(trainer) if trainer.rows_stand_alone else trainer.get_eval_dataloader()
+        with trainer.measuring(batches):
+            for inputs in batches:
+                trainer.flow.stop.check()
+                for name, values in _of_batch(trainer, scores, inputs).items():
+                    rows[name] += values
+                trainer.flow.say_it_lives(trainer.state)
     _noted(trainer).clear()  # else the next evaluation takes the last row for one of its own
     whole = {name: values for name, values in rows.items() if len(values) == len(rows["loss"])}
     return [whole, *(scores.groups() if isinstance(scores, EmbeddingScores) else ())]
 
 
-def _batches(trainer: Any) -> Iterator[Any]:
-    if not trainer.rows_stand_alone:
-        yield from trainer.get_eval_dataloader()
-        return
-    rows = trainer.eval_dataset
-    for number in range(len(rows)):
-        yield trainer.data_collator([rows[number]])
+def _of_batch(trainer: Any, scores: Any, inputs: Any) -> dict[str, list[Any]]:
+    loss_only = scores is None or not scores.needs_logits
+    weight = trainer.batch_weight(inputs)
+    loss, logits, _ = trainer.prediction_step(trainer.model, inputs, loss_only)
+    found = {"loss": loss.item(), "weight": weight, **_measured(trainer)}
+    labels = _labels(scores, inputs, logits)
+    if scores is not None:
+        scores.add(inputs, logits, weight)
+    return {name: [value] for name, value in found.items()} | labels
+
+
+class _Alone:
+    """Every validation row as a batch of its own."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._rows, self._collate = trainer.eval_dataset, trainer.data_collator
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(len(self._rows)):
+            yield self._collate([self._rows[number]])
 
 
 def _measured(trainer: Any) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Kahneman-Tversky optimization, on TRL's KTOTrainer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from trainer_core.arguments import loop_arguments
@@ -210,11 +211,12 @@ class JudgedLoop(FollowingReference, ExactLoop):
         finally:
             trainer.data_collator = own
 
-    def _measure(self, batches: Any) -> dict[str, float]:
-        trainer: Any = self
-        trainer.model.eval()
-        self.divergence = self._divergence_of(batches)
-        return super()._measure(batches)
+    @contextmanager
+    def measuring(self, batches: Iterable[Any]) -> Iterator[None]:
+        """Rewards are compared with the divergence over all of these batches."""
+        with super().measuring(batches):
+            self.divergence = self._divergence_of(batches)
+            yield
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:  # noqa: ARG002 - Trainer's signature
         # The divergence waits for the first loss: a resumed run has its random state only then.

@@ -2,7 +2,8 @@
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -266,12 +267,14 @@ class EmbeddingLoop(ExactLoop):
             found = [trainer.model(feature)["sentence_embedding"] for feature in features]
         return [functional.normalize(vectors.float(), dim=-1).cpu() for vectors in found]
 
-    def _measure(self, batches: Any) -> dict[str, float]:
+    @contextmanager
+    def measuring(self, batches: Iterable[Any]) -> Iterator[None]:
         """As always, but what losses draw of Python's generator is not missing in training."""
         state = random.getstate()
         random.seed(0)
         try:
-            return super()._measure(batches)
+            with super().measuring(batches):
+                yield
         finally:
             random.setstate(state)
 
