@@ -202,13 +202,23 @@ def clone_job(
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch (RFC 7386): objects merge, null removes, the rest replaces."""
+    """Apply a JSON merge patch (RFC 7386): objects merge, null removes, the rest replaces.
+
+    No recursion: a patch may be nested as deeply as its parser takes it.
+    """
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = merge_patch(merged.get(name), value)
+    waiting = [(merged, patch)]
+    while waiting:
+        into, changes = waiting.pop()
+        for name, value in changes.items():
+            if value is None:
+                into.pop(name, None)
+            elif isinstance(value, dict):
+                own = into.get(name)
+                into[name] = dict(own) if isinstance(own, dict) else {}
+                waiting.append((into[name], value))
+            else:
+                into[name] = value
     return merged

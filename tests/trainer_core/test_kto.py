@@ -127,6 +127,7 @@ def test_everyone_has_another_partner_once() -> None:
     assert partners(50, 42) != partners(50, 43)
 
 
+@pytest.mark.train
 def test_rewards_are_means_over_their_own_side() -> None:
     """3 desirable in two batches, 1 undesirable: 2·1 + 1·4 over 3, and 7 over 1."""
     import torch

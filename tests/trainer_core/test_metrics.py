@@ -135,6 +135,7 @@ def test_exact_match() -> None:
     assert _texts("exact_match", (" Paris\n", "Paris"), ("paris", "Paris")) == 0.5
 
 
+@pytest.mark.train
 def test_bleu_is_sacrebleus() -> None:
     """From counts of each row the very score of the whole corpus."""
     from sacrebleu import corpus_bleu

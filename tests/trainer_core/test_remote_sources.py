@@ -324,6 +324,7 @@ def test_key_of_what_the_hub_does_not_have(hub: str, tmp_path: Path) -> None:
     assert said.startswith("ModelUnavailable|model.name_or_path|the hub does not tell the revision")
 
 
+@pytest.mark.train
 def test_labels_of_the_hub_come_by_name_and_images_as_files() -> None:
     """Numbers of a ClassLabel are names, −1 is no label; nothing is decoded on the way."""
     from datasets import ClassLabel, Dataset, Features, Image, List, Value
