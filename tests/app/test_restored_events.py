@@ -94,7 +94,6 @@ def test_restored_twice_numbers_differ() -> None:
     for _ in range(2):
         with transaction() as session:
             settle(session)
-        time.sleep(0.002)  # the numbers are milliseconds
     first, second = numbers(OPEN)[107:]
     assert first < second
 
