@@ -11,7 +11,7 @@ from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from app import problem
+from app import activity, problem
 from app.auth import OPEN_PATHS, Caller, cached_caller, find_caller
 from app.errors import ServiceError, TooLarge, TooManyRequests
 from app.ids import new_id
@@ -76,6 +76,7 @@ class RequestContext:
             _log.exception("uncaught error in %s %s", scope["method"], scope["path"])
             await exchange.fail()
         finally:
+            activity.answered()
             _log_access(scope, exchange.status, time.perf_counter() - began)
             current_request_id.reset(token)
 

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from app.events import frames
 from app.events.cursor import Position, encode_position
 from app.events.feed import AWAY, Feed, beat_of
+from app.events.pace import Pace
 from app.events.source import JobSource, Page, Source
 from app.events.subscription import Subscription
 from app.server import WRITE_NOW, break_off
@@ -22,10 +23,6 @@ from app.telemetry import STREAM_RESYNCS
 # `no-transform` keeps proxies from compressing, X-Accel-Buffering nginx from holding frames back.
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 _RETRY_READ = 1.0
-# Of a replay: what a page costs is what other requests wait for it.
-_PAGE = 100
-_AT_FULL_SPEED = 100  # pages
-_LONGEST_PAUSE = 0.1
 _log = logging.getLogger(__name__)
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -86,15 +83,11 @@ class Stream:
         return self.types is None or kind in self.types
 
     async def _replay(self, queue: Subscription, write: Write) -> None:
-        """Write what is stored after the position, page by page.
-
-        A long replay leaves others half of the time.
-        """
-        more, pages, clock = True, 0, asyncio.get_running_loop().time
+        """Write what is stored after the position, page by page, at a pace that others can bear."""
+        more, pace, clock = True, Pace(), asyncio.get_running_loop().time
         due = clock() + self._silence
         while more:
-            began = clock()
-            page = await self._read(queue, write)
+            page = await self._read(queue, write, pace.page())
             if page is None or self._is_over(queue):
                 return
             self.position, more, queue.end = page.position, page.more, page.end
@@ -105,14 +98,13 @@ class Stream:
             if text or clock() > due:  # pages of rare types may be empty
                 await write(text.encode() or self.heartbeat_frame)
                 due = clock() + self._silence
-            pages += 1
-            if more and pages > _AT_FULL_SPEED:
-                await asyncio.sleep(min(clock() - began, _LONGEST_PAUSE))
+            if more:
+                await pace.rest()
 
-    async def _read(self, queue: Subscription, write: Write) -> Page | None:
+    async def _read(self, queue: Subscription, write: Write, limit: int) -> Page | None:
         """Return the next page, None when the stream is over; writes heartbeats meanwhile."""
         while not self._is_over(queue):
-            read = self.feed.read(self.source, self.position, self.types, _PAGE, frames.Form.FRAMES)
+            read = self.feed.read(self.source, self.position, self.types, limit, frames.Form.FRAMES)
             task = asyncio.ensure_future(read)
             try:
                 while not (await asyncio.wait({task}, timeout=self._silence))[0]:

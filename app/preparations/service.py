@@ -70,13 +70,15 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
 
     A lease that ran out is taken over, at most up to `MAX_TRIES` tries: then the job fails. A host
     that is being drained gets none, and passes the hint on where there is another. One that
-    prepares `prepare_slots` jobs gets none either: whichever ends first calls for the next.
+    prepares `prepare_slots` jobs gets none either: whichever ends first calls for the next, and
+    where another host has room the reconciler sends the hint again at once.
     """
     job = session.execute(_LOCK_JOB, {"job_id": job_id}).first()
     if job is None or not job.wanted or not job.due:
         return None
     token = secrets.token_hex(16)
     if not _has_room(session, worker_id):
+        _leave_to_others(session, job_id, worker_id)
         return None
     values = {"job_id": job_id, "worker_id": worker_id, "token": token, "lease": lease_seconds()}
     row = session.execute(_CLAIM, values).first()
@@ -96,6 +98,27 @@ def _has_room(session: Session, worker_id: str) -> bool:
     session.execute(_ONE_AT_A_TIME, {"worker_id": worker_id})
     slots = {"worker_id": worker_id, "slots": get_settings().prepare_slots}
     return bool(session.execute(_HAS_ROOM, slots).scalar())
+
+
+# Neither `hint_after` nor its doubling is waited for: the queue has readers, and one has room.
+_LEAVE = text(
+    """
+    UPDATE preparations SET hinted_at = created_at - interval '1 day'
+    WHERE job_id = :job_id AND status = 'waiting' AND EXISTS (
+        SELECT FROM workers p CROSS JOIN LATERAL split_part(p.id, '.prepare.', 1) AS host
+        WHERE p.kind = 'prepare' AND host <> :worker_id
+            AND p.seen_at > now() - CAST(:timeout AS float) * interval '1 second'
+            AND NOT EXISTS (SELECT FROM workers h WHERE h.id = host AND h.draining)
+            AND :slots > (SELECT count(*) FROM preparations r WHERE r.status = 'running'
+                AND r.worker_id = host AND r.lease_expires_at > now()))
+    """
+)
+
+
+def _leave_to_others(session: Session, job_id: str, worker_id: str) -> None:
+    settings = get_settings()
+    values = {"slots": settings.prepare_slots, "timeout": settings.worker_timeout}
+    session.execute(_LEAVE, {"job_id": job_id, "worker_id": worker_id, **values})
 
 
 _OTHERS = text(

@@ -10,7 +10,8 @@ from app.db import transaction
 from app.jobs.lifecycle import FailureReason
 from app.preparations import service
 from app.preparations.service import PreparationFailure
-from tests.worker.world import add_job, one, rows, run_sql
+from tests.worker.world import add_host, add_job, one, rows, run_sql
+from worker import takeover
 
 pytestmark = pytest.mark.usefixtures("settings")
 BAD_DATA = PreparationFailure(FailureReason.INVALID_DATA, "data.train[0] line 7 is not JSON")
@@ -53,6 +54,31 @@ def test_a_host_prepares_so_many_at_once_and_calls_for_the_next_when_one_ends() 
     run_sql("UPDATE preparations SET lease_expires_at = now() - interval '1 s'")
     third = add_job(prepared=False)
     assert do(service.claim_preparation, third, "w")  # holders that are gone take no room
+
+
+def test_a_hint_that_met_a_full_host_is_sent_again_at_once_where_another_has_room() -> None:
+    """Not after `hint_after`, which is 20 s and doubles: the job was submitted just now."""
+    run_sql(
+        "INSERT INTO workers (id, project_id, kind, hostname, pid) VALUES"
+        " ('w.prepare.1', 'prj_default', 'prepare', 'w', 1),"
+        " ('v.prepare.1', 'prj_default', 'prepare', 'v', 1)"
+    )
+    for _ in range(4):
+        claimed()
+    waiting = add_job(prepared=False)
+
+    def hinted() -> list[Any]:
+        assert do(service.claim_preparation, waiting, "w") is None
+        run_sql("DELETE FROM outbox")
+        do(takeover.hint_again)
+        return [args for (args,) in rows("SELECT args FROM outbox WHERE queue = 'prepare'")]
+
+    assert hinted() == [[waiting]]
+    assert hinted() == [[waiting]]  # the full host was quicker once more
+    add_host("v")
+    run_sql("UPDATE workers SET draining = true WHERE id = 'v'")
+    run_sql("UPDATE preparations SET hinted_at = now() WHERE job_id = :id", id=waiting)
+    assert hinted() == []  # nobody has room: who ends first calls
 
 
 def test_finished_data_makes_the_job_placeable_and_tells_its_warnings() -> None:

@@ -1,0 +1,46 @@
+"""How much of a long replay is read at once, and how long it rests between two pages."""
+
+import asyncio
+import time
+
+import pytest
+
+from app import activity
+from app.events import pace
+from app.events.pace import Pace
+
+
+@pytest.fixture(autouse=True)
+def _nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity, "_last_answer", float("-inf"))
+
+
+def test_a_replay_reads_small_pages_while_others_ask() -> None:
+    assert Pace().page() == pace.QUIET
+    activity.answered()
+    assert Pace().page() == pace.SHARED
+
+
+def _rests_after(events: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the rests (s) between two pages after that many events; a page takes 10 ms."""
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    paced = Pace()
+    while (events := events - paced.page()) > 0:
+        pass
+    time.sleep(0.01)
+    asyncio.run(paced.rest())
+    return rests
+
+
+def test_only_a_long_replay_rests_and_only_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times as long as the page took: others have three quarters of the time."""
+    assert _rests_after(2 * pace.AT_FULL_SPEED, monkeypatch) == []
+    activity.answered()
+    assert _rests_after(pace.AT_FULL_SPEED, monkeypatch) == []
+    (rest,) = _rests_after(2 * pace.AT_FULL_SPEED, monkeypatch)
+    assert 3 * 0.01 <= rest <= pace.LONGEST_REST
