@@ -1,4 +1,4 @@
-"""`python -m trainer_core run|prepare|verify|resolve|schema`: the trainer without any service."""
+"""`python -m trainer_core run|prepare|plan|verify|resolve|schema`: the trainer, no service."""
 
 import argparse
 import json
@@ -15,6 +15,7 @@ from trainer_core.endings import as_trainer_error, ending_of, write_exit
 from trainer_core.errors import InvalidSpec, TrainerError
 from trainer_core.launch import is_launch, read_launch, read_secrets
 from trainer_core.machine import detect_hardware, with_own_devices
+from trainer_core.plans.command import plan_command
 from trainer_core.prepare import prepare_command
 from trainer_core.problems import explain
 from trainer_core.resolve import resolve
@@ -65,6 +66,11 @@ def _prepare(options: argparse.Namespace) -> int:
         return prepare_command(options.file, options.out)
 
 
+def _plan(options: argparse.Namespace) -> int:
+    launch = with_own_devices(read_launch(options.file, options.out))
+    return plan_command(launch, options.samples, probe=options.probe, as_json=options.json)
+
+
 def _verify(options: argparse.Namespace) -> int:
     return verify_command(options.file, as_json=options.json)
 
@@ -101,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("run", _run, "train; FILE is a TrainSpec or a Launch"),
         ("prepare", _prepare, "tokenise the data of a TrainSpec or a Launch"),
+        ("plan", _plan, "say what a TrainSpec will do and need: steps, tokens, memory, disk"),
         ("verify", _verify, "prove the numbers of a TrainSpec on a sample of its data"),
         ("resolve", _resolve, "print a TrainSpec with every default filled in"),
         ("schema", _schema, "print the JSON schema of a TrainSpec"),
@@ -109,11 +116,20 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=command, file=None)
         if name != "schema":
             sub.add_argument("file", type=Path, metavar="FILE")
-        if name in ("run", "prepare"):
+        if name in ("run", "prepare", "plan"):
             sub.add_argument("--out", type=Path, metavar="DIR", required=name == "prepare")
-        if name == "verify":
+        if name in ("verify", "plan"):
             sub.add_argument("--json", action="store_true", help="say it as JSON")
+        if name == "plan":
+            _add_wishes(sub)
     return parser
+
+
+def _add_wishes(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--samples", type=int, metavar="N", help="show the first N samples, and what is learned"
+    )
+    sub.add_argument("--probe", action="store_true", help="measure memory by two real steps")
 
 
 if __name__ == "__main__":

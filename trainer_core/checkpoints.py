@@ -4,7 +4,7 @@ import errno
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,10 +155,14 @@ def estimate_bytes(model: Any, optim: str, values_beside: int = 0) -> int:
 
     `values_beside` counts what else is kept in fp32 for each trainable parameter.
     """
-    states = 0
-    for values in (int(p.numel()) for p in model.parameters() if p.requires_grad):
-        states += round(values * (state_bytes(optim, values) + 4 * values_beside))
-    return saved_bytes(model) + states
+    trained = (int(p.numel()) for p in model.parameters() if p.requires_grad)
+    return checkpoint_bytes(saved_bytes(model), trained, optim, values_beside)
+
+
+def checkpoint_bytes(saved: int, trained: Iterable[int], optim: str, values_beside: int) -> int:
+    """As `estimate_bytes`, from the bytes that are saved and the values of trained parameters."""
+    beside = 4 * values_beside
+    return saved + sum(round(values * (state_bytes(optim, values) + beside)) for values in trained)
 
 
 def saved_bytes(model: Any) -> int:

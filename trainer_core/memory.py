@@ -1,7 +1,7 @@
 """How much memory training a transformer takes, estimated from its number of parameters."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ _LINEAR_LAYERS = 7
 _ACTIVATIONS_PER_LAYER = 17  # values kept per token, layer and unit of width
 _VOCABULARY = 100_000
 _LOGIT_BYTES = 8
+_WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,15 @@ class Need:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model as its number of parameters suggests it."""
+    """A model as its number of parameters suggests it, or as its configuration says.
+
+    `vocabulary` counts the logits of a token.
+    """
 
     parameters: int
     width: float
     layers: float
+    vocabulary: int = _VOCABULARY
 
     @classmethod
     def of(cls, parameters: int) -> "Shape":
@@ -58,28 +64,85 @@ class Shape:
         width = (parameters * _WIDTH_PER_LAYER / _LAYER_WEIGHTS) ** (1 / 3)
         return cls(parameters, width, width / _WIDTH_PER_LAYER)
 
+    @classmethod
+    def read(cls, config: Mapping[str, Any], parameters: int | None) -> "Shape | None":
+        """From a model's configuration; None where it does not say enough.
+
+        Without `parameters` they are those of the layers and of one embedding.
+        """
+        said = {**config, **(config.get("text_config") or {})}
+        width, layers = (_first(said, names) for names in (_WIDTHS, _LAYERS))
+        if width is None or layers is None:
+            return None
+        vocabulary = _first(said, ("vocab_size",)) or 0
+        counted = _LAYER_WEIGHTS * width**2 * layers + vocabulary * width
+        return cls(parameters or counted, width, layers, vocabulary)
+
     @property
     def embedding(self) -> float:
         """Values of one embedding or head."""
-        return min(_VOCABULARY * self.width, self.parameters / 4)
+        return min(self.vocabulary * self.width, self.parameters / 4)
+
+
+def _first(said: Mapping[str, Any], names: Sequence[str]) -> int | None:
+    return next((said[name] for name in names if isinstance(said.get(name), int)), None)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Bytes of one process: what is there whatever the batch is, and what each token takes."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+
+    @property
+    def fixed(self) -> float:
+        """Without any row."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def token(self) -> float:
+        """Of one token."""
+        return self.activations + self.logits
+
+
+def memory_parts(
+    spec: TrainSpec, shape: Shape, *, checkpointed: bool, trains: bool = True
+) -> Parts:
+    """Estimate for a spec whose precision and model.dtype are filled in.
+
+    `checkpointed`: activations are computed again. Without `trains` nothing is kept for gradients.
+    """
+    compute = DTYPE_BYTES[spec.precision]
+    copies = 1 + task_of(spec).FACTS.frozen_copies(spec)
+    weights = copies * _base_bytes(spec, shape) + _passing_bytes(spec, shape)
+    layer = _ACTIVATIONS_PER_LAYER * shape.width * compute
+    logits = shape.vocabulary * _LOGIT_BYTES
+    if not trains:
+        return Parts(weights, 0.0, 0.0, layer, logits)
+    kept = shape.layers * shape.width * compute
+    activations = kept + layer if checkpointed else shape.layers * layer
+    return Parts(
+        weights + _own_bytes(spec, shape),
+        _gradient_bytes(spec, shape),
+        _optimizer_bytes(spec, shape),
+        activations,
+        logits,
+    )
 
 
 def memory_need(spec: TrainSpec, parameters: int) -> Need:
     """Estimate for a spec whose precision, model.dtype and max_length are filled in."""
     shape = Shape.of(parameters)
-    compute = DTYPE_BYTES[spec.precision]
-    facts = task_of(spec).FACTS
-    copies = 1 + facts.frozen_copies(spec)
-    fixed = copies * _base_bytes(spec, shape) + _trained_bytes(spec, shape)
-    fixed += _passing_bytes(spec, shape)
-    layer = _ACTIVATIONS_PER_LAYER * shape.width * compute
-    logits = _VOCABULARY * _LOGIT_BYTES
-    tokens = (spec.task.row_length or 0) * facts.defaults.sequences
-    kept = shape.layers * shape.width * compute
+    plain, checkpointed = (memory_parts(spec, shape, checkpointed=on) for on in (False, True))
+    tokens = (spec.task.row_length or 0) * task_of(spec).FACTS.defaults.sequences
     return Need(
-        fixed_gb=fixed / 1e9,
-        row_gb=tokens * (shape.layers * layer + logits) / 1e9,
-        row_checkpointed_gb=tokens * (kept + layer + logits) / 1e9,
+        fixed_gb=plain.fixed / 1e9,
+        row_gb=tokens * plain.token / 1e9,
+        row_checkpointed_gb=tokens * checkpointed.token / 1e9,
     )
 
 
@@ -147,16 +210,24 @@ _ADAPTERS: dict[str, Callable[[Any, Shape], float]] = {
 }
 
 
-def _trained_bytes(spec: TrainSpec, shape: Shape) -> float:
-    """Gradients and optimizer states in fp32; of an adapter the weights too, and what it asks."""
-    trained = trained_values(spec, shape)
-    own = 4 if spec.adapts else 0
-    measured = 3 * 4 if isinstance(spec.adapter, AdaLoraAdapter) else 0
-    sent = 4 if (spec.distributed.processes or 1) > 1 else 0  # DDP's buckets of gradients
-    total = trained * (4 + own + measured + sent + STATE_BYTES[spec.training.optim])
+def _own_bytes(spec: TrainSpec, shape: Shape) -> float:
+    """An adapter's own weights in fp32."""
+    own = 4 * trained_values(spec, shape) if spec.adapts else 0.0
     if isinstance(spec.adapter, VeraAdapter):
-        total += 2 * 4 * spec.adapter.r * _FEED_FORWARD * shape.width  # its frozen projections
-    return total
+        own += 2 * 4 * spec.adapter.r * _FEED_FORWARD * shape.width  # its frozen projections
+    return own
+
+
+def _gradient_bytes(spec: TrainSpec, shape: Shape) -> float:
+    """In fp32; DDP has buckets of them beside."""
+    sent = 4 if (spec.distributed.processes or 1) > 1 else 0
+    return trained_values(spec, shape) * (4 + sent)
+
+
+def _optimizer_bytes(spec: TrainSpec, shape: Shape) -> float:
+    """The optimizer's states, and what AdaLoRA measures of each weight."""
+    measured = 3 * 4 if isinstance(spec.adapter, AdaLoraAdapter) else 0
+    return trained_values(spec, shape) * (STATE_BYTES[spec.training.optim] + measured)
 
 
 def _base_bytes(spec: TrainSpec, shape: Shape) -> float:

@@ -83,14 +83,20 @@ def adapter_base(folder: Path) -> tuple[str, str | None] | None:
 
 
 def local_parameters(launch: Launch) -> int | None:
-    """Parameters of a model that lies in a folder, from its weights' headers; None if unknown."""
+    """Parameters of a model that lies in a folder, from its weights' headers; None if unknown.
+
+    Of a published adapter those of its base, where that lies in a folder too.
+    """
     model = launch.spec.model
     name = launch.paths.model or (model.name_or_path if model.source == "folder" else None)
     if name is None:
         return None
+    folder = Path(name) / (model.subfolder or "")
     try:
-        counts = [_tensors_in(path) for path in Path(name).glob("*.safetensors")]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if (base := adapter_base(folder)) is not None:
+            folder = Path(base[0])
+        counts = [_tensors_in(path) for path in folder.glob("*.safetensors")]
+    except (ModelUnavailable, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # loading it will say what is wrong
     return sum(counts) or None
 

@@ -23,7 +23,7 @@ from trainer_core.data.parts import of_parts
 from trainer_core.data.pipeline import Pipeline
 from trainer_core.data.report import LEDGER, REPORT, TOKENIZER, PreparedReport, read_report
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
-from trainer_core.data.sink import Part, histogram, lay_out_all
+from trainer_core.data.sink import Part, histogram, lay_out_all, percentile
 from trainer_core.data.sources import Source, sources_of
 from trainer_core.data.template_checks import template_warnings
 from trainer_core.data.templates import choose_template
@@ -33,7 +33,7 @@ from trainer_core.errors import DiskFull, OutOfMemory, TrainerError
 from trainer_core.hardware import Hardware
 from trainer_core.identity import spec_hash
 from trainer_core.launch import read_launch, read_secrets
-from trainer_core.loading import load_reader, load_tokenizer
+from trainer_core.loading import files_of, load_reader, load_tokenizer
 from trainer_core.model_source import ModelSource, locate
 from trainer_core.new_tokens import with_new_tokens
 from trainer_core.publish.manifest import canonical_hash, sync_folder, write_manifest
@@ -48,8 +48,17 @@ Emit = Callable[..., Any]
 _TEXTS = {"text", "segments"}
 """Formats that no template is asked for."""
 _TELL_SECONDS = 2.0
+PREPARED = "prepared"
+"""Where in a run's work folder its rows are prepared."""
 
-__all__ = ["PreparedReport", "content_key", "prepare", "prepare_command", "read_report"]
+__all__ = [
+    "PreparedReport",
+    "content_key",
+    "prepare",
+    "prepare_command",
+    "prepared_folder",
+    "read_report",
+]
 
 
 def prepare(
@@ -93,6 +102,22 @@ def prepare(
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return report
+
+
+def prepared_folder(launch: Launch, secrets: Mapping[str, str], emit: Emit | None = None) -> Path:
+    """Where the rows of a launch with a resolved spec lie: as it says, or prepared by now.
+
+    That is in the work folder, under the content's key, so that nothing stale is used. Raises as
+    `prepare` and `content_key` do.
+    """
+    if launch.paths.prepared is not None:
+        return Path(launch.paths.prepared)
+    source = locate(launch.spec.model, launch.paths, secrets)
+    tokenizer, _ = load_reader(task_of(launch.spec).FACTS.model, source)
+    key = content_key(launch, files_of(source), secrets)
+    folder = Path(launch.paths.work) / PREPARED / key[:16]
+    prepare(launch, folder, tokenizer, emit, secrets)
+    return folder
 
 
 def prepare_command(launch_path: Path, out: Path, emit: Emit | None = None) -> int:
@@ -251,6 +276,8 @@ class _Preparation:
             total_tokens=train.tokens,
             longest=max(train.lengths),
             histogram=histogram(train.lengths),
+            length_p50=percentile(train.lengths, 0.5),
+            length_p95=percentile(train.lengths, 0.95),
             formats=pipeline.counts.formats,
             max_length=encoder.max_length,
             packed=self._spec.task.is_packed,

@@ -32,12 +32,11 @@ from trainer_core.events import EventType
 from trainer_core.gate import require_gate
 from trainer_core.identity import spec_hash
 from trainer_core.ladder import Ladder
-from trainer_core.loading import files_of, load_reader
 from trainer_core.loss_kernel import compute_at_once, is_ours
 from trainer_core.machine import detect_hardware, take_share
 from trainer_core.memory import values_beside
-from trainer_core.model_source import local_parameters, locate
-from trainer_core.prepare import content_key, prepare
+from trainer_core.model_source import local_parameters
+from trainer_core.prepare import prepared_folder
 from trainer_core.publish.card import CardFacts
 from trainer_core.publish.model import Publication, publish_model
 from trainer_core.quantization import kept_in_fp32
@@ -59,8 +58,6 @@ from trainer_core.stop import StopSignal
 from trainer_core.stop_tokens import stop_where_turns_end, use_eos
 from trainer_core.task import evaluated, task_of
 from trainer_core.watch import Watch
-
-PREPARED = "prepared"
 
 
 class Session:
@@ -213,21 +210,9 @@ class Session:
         return resolved.spec
 
     def _open_data(self, spec: TrainSpec) -> Prepared:
-        if self._launch.paths.prepared is not None:
-            folder = Path(self._launch.paths.prepared)
-        else:
-            folder = self._prepare(spec)
-        return open_prepared(folder, spec.evaluation.max_samples)
-
-    def _prepare(self, spec: TrainSpec) -> Path:
-        """Prepare in the work folder, under the content's key, so that nothing stale is used."""
         launch = self._launch.model_copy(update={"spec": spec})
-        source = locate(spec.model, launch.paths, self._secrets)
-        tokenizer, _ = load_reader(task_of(spec).FACTS.model, source)
-        key = content_key(launch, files_of(source), self._secrets)
-        folder = self._work / PREPARED / key[:16]
-        prepare(launch, folder, tokenizer, self._tell, self._secrets)
-        return folder
+        folder = prepared_folder(launch, self._secrets, self._tell)
+        return open_prepared(folder, spec.evaluation.max_samples)
 
     def _tell(self, kind: EventType, /, **data: Any) -> None:
         if kind != "progress":

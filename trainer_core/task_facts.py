@@ -6,9 +6,12 @@ Nothing here is heavy, so that the service can ask as well.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer_core.spec import TaskBlock, TrainSpec
+
+if TYPE_CHECKING:
+    from trainer_core.data.prepared import Prepared
 
 Block = TypeVar("Block", bound=TaskBlock)
 
@@ -39,6 +42,10 @@ def _none(_: TrainSpec) -> int:
 
 def _one(_: TrainSpec) -> int:
     return 1
+
+
+def _every_row_once(spec: TrainSpec, data: "Prepared") -> int:
+    return -(-len(data.train) // (spec.training.per_device_train_batch_size or 1))
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,7 @@ class TaskFacts:
     `adapters`  adapter type (`none`: every weight) → why it is refused, None where it works
     `metrics`   names of what it measures beside the loss, without `eval_`
     `step_multiple`  the rows of a step are a multiple of it
+    `batches`   micro-batches of an epoch, over all processes (default: every row comes once)
     `ddp`       why it cannot be spread over processes, None where it can
     `frozen_copies`  models of the same size that a spec keeps beside the trained one
     `trains`    whether weights change
@@ -137,6 +145,7 @@ class TaskFacts:
     over_length: tuple[str, ...] = OVER_LENGTH
     frozen_copies: Callable[[TrainSpec], int] = _none
     step_multiple: Callable[[TrainSpec], int] = _one
+    batches: Callable[[TrainSpec, "Prepared"], int] = _every_row_once
     ddp: str | None = None
     trains: bool = True
     loss_falls: bool = True

@@ -32,6 +32,10 @@ class PreparedReport(BaseModel):
     histogram: dict[str, int] = Field(
         default_factory=dict, description="Upper bound of the length → training samples."
     )
+    length_p50: int | None = Field(
+        None, description="Half of the training samples are at most as long; None: not counted."
+    )
+    length_p95: int | None = None
     formats: dict[str, str] = Field(default_factory=dict, description="Source → its row format.")
     max_length: int = 0
     packed: bool = False

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from trainer_core.data.arrow import ArrowRows, ArrowWriter
@@ -101,3 +102,8 @@ def histogram(lengths: Iterable[int]) -> dict[str, int]:
         bound = 1 << max(length - 1, 0).bit_length()
         counts[bound] = counts.get(bound, 0) + 1
     return {str(bound): counts[bound] for bound in sorted(counts)}
+
+
+def percentile(lengths: Sequence[int], share: float) -> int:
+    """The smallest length that this share of all lengths does not exceed (nearest rank)."""
+    return sorted(lengths)[max(ceil(share * len(lengths)), 1) - 1]

@@ -6,6 +6,7 @@ from typing import Any
 
 from trainer_core.arguments import loop_arguments
 from trainer_core.context import TrainContext
+from trainer_core.data.prepared import Prepared
 from trainer_core.dropout import switch_off_dropout
 from trainer_core.errors import InvalidData
 from trainer_core.groups import GroupLoop
@@ -28,6 +29,15 @@ def _frozen_copies(spec: TrainSpec) -> int:
 
 def _group(spec: TrainSpec) -> int:
     return block_of(spec, GrpoTask).num_generations
+
+
+def _batches(spec: TrainSpec, data: Prepared) -> int:
+    """Prompts that do not fill a step wait for the next epoch; answers may serve several steps."""
+    accumulated = spec.training.gradient_accumulation_steps or 1
+    answers = (spec.training.per_device_train_batch_size or 1) * accumulated
+    prompts = _require_prompts(len(data.train), answers, _group(spec))
+    steps = len(data.train) // prompts * block_of(spec, GrpoTask).num_iterations
+    return steps * accumulated
 
 
 FACTS = TaskFacts(
@@ -66,6 +76,7 @@ FACTS = TaskFacts(
     over_length=("error", "drop"),
     frozen_copies=_frozen_copies,
     step_multiple=_group,
+    batches=_batches,
     loss_falls=False,
     ddp="answers are drawn and kept for further steps by one process, whose checkpoints hold them",
 )
@@ -123,7 +134,7 @@ def build_trainer(context: TrainContext) -> Any:
         beta=0.0,  # else the library would load a reference by the model's name
         reward_weights=[reward.weight for reward in task.rewards],
     )
-    _require_prompts(context, config)
+    _require_prompts(len(context.data.train), config.generation_batch_size, task.num_generations)
     trainer = trainer_class(GRPOTrainer, GroupLoop)(
         model=context.loaded.model,
         reward_funcs=_judges(context, task.rewards),
@@ -166,16 +177,16 @@ def _evaluation_batch(spec: TrainSpec, task: GrpoTask) -> dict[str, int]:
     return {"per_device_eval_batch_size": -(-wanted // group) * group}
 
 
-def _require_prompts(context: TrainContext, config: Any) -> None:
-    """A step needs all of its prompts: with fewer there would be no step."""
-    prompts = config.generation_batch_size // config.num_generations
-    if len(context.data.train) < prompts:
+def _require_prompts(there: int, answers: int, group: int) -> int:
+    """Prompts of a step of so many answers: with fewer there would be no step."""
+    prompts = answers // group
+    if there < prompts:
         raise InvalidData(
-            f"a step takes {config.generation_batch_size} answers to {prompts} prompts, and there"
-            f" are {len(context.data.train)}: add prompts, or lower"
-            " training.gradient_accumulation_steps",
+            f"a step takes {answers} answers to {prompts} prompts, and there are {there}: add"
+            " prompts, or lower training.gradient_accumulation_steps",
             "data.train",
         )
+    return prompts
 
 
 def _judges(context: TrainContext, rewards: list[Reward]) -> list[Callable[..., list[float]]]:

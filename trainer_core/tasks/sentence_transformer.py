@@ -9,7 +9,8 @@ from typing import Any
 
 from trainer_core.arguments import loop_arguments
 from trainer_core.context import TrainContext
-from trainer_core.embedding.batches import Shuffled, TextCollator
+from trainer_core.data.prepared import Prepared
+from trainer_core.embedding.batches import LABEL, Shuffled, TextCollator
 from trainer_core.embedding.loss_modules import loss_module
 from trainer_core.embedding.losses import (
     MAX_LENGTH,
@@ -28,6 +29,23 @@ from trainer_core.spec import SentenceTransformerTask, TrainSpec
 from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
 
 _TRAINED = "trained.safetensors"
+
+
+def _batches(spec: TrainSpec, data: Prepared) -> int:
+    """Grouped batches leave rows out of which no group can be made: the library counts them."""
+    size = spec.training.per_device_train_batch_size or 1
+    task = block_of(spec, SentenceTransformerTask)
+    loss = settled_loss(spec, Shape.of(data.report.facts))
+    if sampler_of(task, loss) != "group_by_label":
+        return -(-len(data.train) // size)
+    from sentence_transformers.base.sampler import GroupByLabelBatchSampler
+
+    with _group_errors():
+        sampler = GroupByLabelBatchSampler(
+            data.train, batch_size=size, drop_last=False, valid_label_columns=[LABEL]
+        )
+    return len(sampler)
+
 
 FACTS = TaskFacts(
     formats=("anchor_positive", "sentence_pair", "classification", "text"),
@@ -64,6 +82,7 @@ FACTS = TaskFacts(
     ),
     metrics=METRICS,
     over_length=("error", "truncate_right", "drop"),
+    batches=_batches,
     ddp="losses compare the rows of one batch and have weights of their own, which DDP would leave"
     " apart",
 )
@@ -206,9 +225,15 @@ def _require_matches(task: SentenceTransformerTask, loss: Any) -> None:
 
 
 def _require_groups(trainer: Any) -> None:
+    with _group_errors():
+        trainer.get_train_dataloader()
+
+
+@contextmanager
+def _group_errors() -> Iterator[None]:
     """The library's sampler says in its own words what it cannot group."""
     try:
-        trainer.get_train_dataloader()
+        yield
     except ValueError as error:
         raise InvalidData(f"rows cannot be grouped by label: {error}", "data.train") from error
 

@@ -8,8 +8,8 @@ from trainer_core.backend import backend_of
 from trainer_core.data.prepared import open_prepared
 from trainer_core.errors import TrainerError
 from trainer_core.machine import take_share
+from trainer_core.prepare import PREPARED
 from trainer_core.ranks import Seat
-from trainer_core.session import PREPARED
 from trainer_core.spec import Launch, TrainSpec
 from trainer_core.verify.trials import Trial, Trials, in_child
 

@@ -7,7 +7,9 @@ import pytest
 from tests.trainer_core.equivalence.variants import TRAINED, VARIANTS, evaluations
 from tests.trainer_core.runs import Outcome, Zygote, signal_at
 from tests.trainer_core.small_tasks import Small
+from trainer_core.plans.plan import plan
 from trainer_core.publish.manifest import read_manifest
+from trainer_core.spec import Launch
 
 pytestmark = pytest.mark.train
 
@@ -24,12 +26,16 @@ def test_a8_kill_and_resume_is_exact(name: str, small: Small, zygote: Zygote) ->
     Tolerance: none. Every state is restored, and the same operations follow on the same numbers.
     """
     task, rows, changes = VARIANTS[name]
-    whole = zygote.run(small.launch(f"{name}-whole", task, rows, rows[:6], **changes))
+    document = small.launch(f"{name}-whole", task, rows, rows[:6], **changes)
+    whole = zygote.run(document)
     assert whole.code == 0, whole.log
     # A warm start has imported everything; `…_fast` are names that Transformers gives away.
     assert [module for module in whole.told["late"] if not module.endswith("_fast")] == []
     last = max(whole.losses)
     assert {p["total_steps"] for p in whole.of("progress")} == {last}  # planned steps are run
+    planned = plan(Launch.model_validate(document), {}).steps
+    assert planned is not None
+    assert planned.total == last
     step = 5 + secrets.randbelow(last - 5)
 
     launch = small.launch(f"{name}-killed", task, rows, rows[:6], **changes)
