@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer_core.adapter_rules import ADAPTER_RULES
 from trainer_core.data.formats import format_problem, mapping_problem
+from trainer_core.data_rules import DATA_RULES, streaming_problems
 from trainer_core.evaluation_rules import EVALUATION_RULES
 from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
@@ -91,7 +92,7 @@ def check(spec: TrainSpec, hardware: Hardware | None = None) -> list[Problem]:
     With `hardware` also what cannot work there; without, only what works nowhere.
     """
     if isinstance(spec.task, EvaluationTask):
-        rules = (_combination, spread_problems, _task, _of)
+        rules = (_combination, spread_problems, streaming_problems, _task, _of)
         return [problem for rule in rules for problem in rule(spec, hardware)]
     return [problem for rule in _RULES for problem in rule(spec, hardware)]
 
@@ -101,6 +102,7 @@ def _of(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
     data = spec.data
     if data.validation is None:
         data = data.model_copy(update={"validation": SplitRatio(split_ratio=0.5)})
+    data = data.model_copy(update={"streaming": False})  # refused already
     own = {"data": data, "adapter": None, "quantization": None, "distributed": Distributed()}
     inner = evaluated(spec).model_copy(update=own)
     for problem in check(inner, hardware):
@@ -279,5 +281,6 @@ _RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = 
     _merge,
     _model,
     _sources,
+    *DATA_RULES,
     _task,
 )

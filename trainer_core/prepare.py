@@ -10,10 +10,10 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer_core.data.arrow import ArrowWriter
 from trainer_core.data.encoders import ENCODERS, WITHOUT_TOKENIZER
 from trainer_core.data.key import content_key
 from trainer_core.data.ledger import Ledger
@@ -21,10 +21,19 @@ from trainer_core.data.lint import Lint
 from trainer_core.data.lock import alone
 from trainer_core.data.parts import of_parts
 from trainer_core.data.pipeline import Pipeline
-from trainer_core.data.report import LEDGER, REPORT, TOKENIZER, PreparedReport, read_report
+from trainer_core.data.report import (
+    LEDGER,
+    REPORT,
+    TOKENIZER,
+    PreparedReport,
+    SourceRows,
+    read_report,
+)
 from trainer_core.data.row_encoder import EncodingSetup, RowEncoder
+from trainer_core.data.rows import PreparedRow
 from trainer_core.data.sink import Part, histogram, lay_out_all, percentile
 from trainer_core.data.sources import Source, sources_of
+from trainer_core.data.staging import Staged, Staging
 from trainer_core.data.template_checks import template_warnings
 from trainer_core.data.templates import choose_template
 from trainer_core.data.tokenizer import tokenizer_hash
@@ -192,12 +201,16 @@ class _Preparation:
         ledger = Ledger(self._folder / LEDGER, self._spec.data, encoder.max_length, policies)
         try:
             pipeline = Pipeline(self._spec, encoder, ledger, self._tell)
-            staged = self._encode(pipeline, encoder)
+            staging = Staging(self._spec, pipeline, encoder, ledger, partial(self._see, encoder))
+            staged = self._stage(staging, pipeline)
             ledger.check(pipeline.counts.rows)
+            parts = lay_out_all(self._spec, staged, self._folder, encoder)
+            sources = self._by_source(staged, parts[0])
+            self._tell_what_comes_again(sources, ledger)
         finally:
             ledger.close()
-        parts = lay_out_all(self._spec, staged, self._folder, encoder)
         report = self._report(pipeline, ledger, parts, (setup, encoder))
+        report = report.model_copy(update={"sources": sources})
         self._finish(report)
         return report
 
@@ -227,31 +240,43 @@ class _Preparation:
                 self._tell(number * len(batch))
             yield batch
 
-    def _encode(self, pipeline: Pipeline, encoder: RowEncoder) -> dict[str, Path]:
+    def _stage(self, staging: Staging, pipeline: Pipeline) -> dict[str, Staged]:
         """Prepared rows of all sources in staged files, `train` and `validation`."""
         staged = {}
-        for part, sources in self._sources.items():
-            staged[part] = self._staging / f"{part}.arrow"
-            with ArrowWriter(staged[part], encoder.staged) as writer:
-                for source in sources:
-                    self._encode_source(pipeline, source, writer, encoder)
+        for part, stage in (("train", staging.train), ("validation", staging.validation)):
+            if (sources := self._sources.get(part)) is None:
+                continue
+            staged[part] = stage(self._staging / f"{part}.arrow", sources)
+            counts = staged[part].by_source
+            for number, source in enumerate(sources):
+                self._tell_of(source, counts[number], pipeline)
         return staged
 
-    def _encode_source(
-        self, pipeline: Pipeline, source: Source, writer: ArrowWriter, encoder: RowEncoder
-    ) -> None:
-        before = writer.rows
-        for row in pipeline.encode(source):
-            writer.write(row.values)
-            if source.key.startswith("train/"):
-                self._lint.see(row)
-                self._example = self._example or encoder.example(row)
-        self._emit(
-            "log",
-            level="info",
-            message=f"{source.field}: {writer.rows - before} rows of format "
-            f"{pipeline.counts.formats[source.key]}",
-        )
+    def _see(self, encoder: RowEncoder, row: PreparedRow) -> None:
+        self._lint.see(row)
+        self._example = self._example or encoder.example(row)
+
+    def _tell_of(self, source: Source, rows: int, pipeline: Pipeline) -> None:
+        found = pipeline.counts.formats.get(source.key)
+        kind = "which is not read" if found is None else f"of format {found}"
+        self._emit("log", level="info", message=f"{source.field}: {rows} rows {kind}")
+
+    def _by_source(self, staged: Mapping[str, Staged], train: Part) -> dict[str, SourceRows]:
+        return {
+            source.key: SourceRows(
+                prepared=staged[part].by_source[number],
+                trained=train.by_source[number] if part == "train" else 0,
+            )
+            for part, sources in self._sources.items()
+            for number, source in enumerate(sources)
+        }
+
+    def _tell_what_comes_again(self, sources: Mapping[str, SourceRows], ledger: Ledger) -> None:
+        for source in self._sources["train"]:
+            rows = sources[source.key]
+            if rows.trained > rows.prepared:
+                text = f"{rows.prepared} rows come {rows.trained} times in the mixture"
+                ledger.mixed(source.field, source.spec.path, "repeated", text)
 
     def _report(
         self,

@@ -21,12 +21,12 @@ from trainer_core.spec import (
     TrainSpec,
 )
 from trainer_core.spread import processes_of
+from trainer_core.step_rows import usual_rows
 from trainer_core.task import evaluated, task_of
 
 __all__ = ["Hardware", "Resolved", "Warning", "resolve", "size_in_name"]
 
 Block = TypeVar("Block", bound=BaseModel)
-_PACKED_ROWS_PER_STEP = 4
 _LARGEST_BATCH_CPU = 4
 _UNKNOWN_GPU_GB = 16.0
 # Of LoRA's learning rate: factors and vectors move less for the same step than low-rank products.
@@ -230,6 +230,8 @@ def _unused_gpus(spec: TrainSpec, hardware: Hardware) -> str | None:
         return None
     text = f"{hardware.gpus} GPUs are there, but this run uses {count} of them"
     reason = task_of(spec).FACTS.ddp
+    if reason is None and spec.data.streaming and spec.distributed.processes is None:
+        reason = "with data.streaming it takes as many as distributed.processes says"
     return text if reason is None else f"{text}: {reason}"
 
 
@@ -251,9 +253,7 @@ class _Plan:
         """Every field of `training` that this plan decides."""
         given = self._spec.training
         defaults = task_of(self._spec).FACTS.defaults
-        packed = self._spec.task.is_packed
-        goal = _PACKED_ROWS_PER_STEP if packed else defaults.samples_per_step
-        goal = -(-goal // (self._spec.distributed.processes or 1))
+        goal = usual_rows(self._spec, self._spec.distributed.processes or 1)
         accumulation = given.gradient_accumulation_steps
         if not defaults.accumulates:
             accumulation = accumulation or 1

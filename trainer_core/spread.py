@@ -13,13 +13,16 @@ _ON_A_CPU = 2
 def processes_of(spec: TrainSpec, gpus: int) -> int:
     """Processes for a spec on `gpus` GPUs (0: the CPU); 1: no DDP.
 
-    `auto` takes a process for each GPU where the task can be spread, and one on a CPU.
+    `auto` takes a process for each GPU where the task can be spread, and one on a CPU; of a stream
+    one as well, because what is prepared of it is known before any GPU is.
     """
     wish = spec.distributed
     if wish.strategy == "none" or task_of(spec).FACTS.ddp is not None:
         return 1
     if wish.processes is not None:
         return wish.processes
+    if spec.data.streaming:
+        return 1
     if gpus:
         return gpus
     return _ON_A_CPU if wish.strategy == "ddp" else 1

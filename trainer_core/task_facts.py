@@ -133,6 +133,7 @@ class TaskFacts:
     `frozen_copies`  models of the same size that a spec keeps beside the trained one
     `trains`    whether weights change
     `loss_falls`  whether a lower loss is a better one
+    `streams`   whether its rows may be prepared without those that follow
     """
 
     formats: tuple[str, ...]
@@ -149,6 +150,7 @@ class TaskFacts:
     ddp: str | None = None
     trains: bool = True
     loss_falls: bool = True
+    streams: bool = False
 
 
 def block_of(spec: TrainSpec, kind: type[Block]) -> Block:

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,25 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _READERS = ("arrow", "csv", "json", "parquet", "text")
 
 
-def read_dataset(source: DataSource, field: str, secrets: Mapping[str, str]) -> Iterator[Row]:
+def read_dataset(
+    source: DataSource, field: str, secrets: Mapping[str, str], *, streams: bool = False
+) -> Iterator[Row]:
     """Rows of a data set, split `train` where none is named, read from the hub's local cache.
 
+    With `streams` they come from the hub as they are asked for, and no file is fetched whole.
     Raises InvalidData where it does not exist or may not be read, DataUnavailable where the hub
     cannot be reached.
     """
     name, split = source.path, source.split or "train"
-    dataset = _load(source, split, field, token_of(source.token, f"{field}.token", secrets))
-    for number, values in enumerate(as_stored(dataset), 1):
-        yield Row(Place(field, f"{name} ({split})", number, "row"), values)
+    token = token_of(source.token, f"{field}.token", secrets)
+    with _explained(source, field):
+        dataset = _load(source, split, field, token, streams=streams)
+        rows = as_stored(dataset)
+        for number in count(1):
+            values = next(rows, None)
+            if values is None:
+                return
+            yield Row(Place(field, f"{name} ({split})", number, "row"), values)
 
 
 def as_stored(dataset: Any) -> Iterator[dict[str, Any]]:
@@ -33,7 +44,7 @@ def as_stored(dataset: Any) -> Iterator[dict[str, Any]]:
     from datasets import ClassLabel, Image, List
 
     labels = {}
-    for column, feature in dataset.features.items():
+    for column, feature in (dataset.features or {}).items():  # a stream's may be unknown
         if isinstance(feature, Image):
             dataset = dataset.cast_column(column, Image(decode=False))
         elif isinstance(feature, List) and isinstance(feature.feature, Image):
@@ -110,22 +121,32 @@ def _commit(kind: str, repository: str, revision: str | None, token: str | None)
     return str(info.sha)
 
 
-def _load(source: DataSource, split: str, field: str, token: str | None) -> Any:
+def _load(source: DataSource, split: str, field: str, token: str | None, *, streams: bool) -> Any:
+    import datasets
+
+    be_patient()
+    _check_name(source.path, field)
+    datasets.disable_progress_bars()
+    builder = datasets.load_dataset_builder(
+        source.path, source.subset, revision=source.revision, token=token
+    )
+    _check_files(builder, source.path, field)
+    if streams:
+        return builder.as_streaming_dataset(split=split)
+    builder.download_and_prepare()
+    return builder.as_dataset(split=split)
+
+
+@contextmanager
+def _explained(source: DataSource, field: str) -> Iterator[None]:
+    """Errors of the libraries in the words of whoever gave the source."""
     import datasets
     import httpx  # noqa: PLC0415
     from datasets.data_files import EmptyDatasetError
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    be_patient()
-    _check_name(source.path, field)
-    datasets.disable_progress_bars()
     try:
-        builder = datasets.load_dataset_builder(
-            source.path, source.subset, revision=source.revision, token=token
-        )
-        _check_files(builder, source.path, field)
-        builder.download_and_prepare()
-        return builder.as_dataset(split=split)
+        yield
     except datasets.exceptions.DatasetNotFoundError as error:
         raise _not_there(source, field) from error
     except (ValueError, datasets.exceptions.DatasetsError, EmptyDatasetError) as error:

@@ -1,12 +1,15 @@
 """The key of prepared data: a hash over everything that changes the result."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trainer_core.data import hub, s3
+from trainer_core.data.mixture import weights_of
 from trainer_core.data.sink import split_seed
 from trainer_core.data.sources import Source, sources_of
+from trainer_core.data.stream import rows_of
 from trainer_core.data.tokenizer import folder_hash
 from trainer_core.publish.manifest import canonical_hash, sha256_file
 from trainer_core.spec import Launch, SplitRatio
@@ -14,6 +17,8 @@ from trainer_core.task import evaluated
 
 # Raised with every change that makes other tokens or labels of the same rows.
 VERSION = 3
+_BEGINNING = 1 << 20  # bytes
+_CHOOSES_ROWS = ("format", "columns", "num_samples", "fraction", "seed")
 
 
 def content_key(
@@ -41,6 +46,8 @@ def content_key(
         },
         "split": split,
         "seed": split_seed(spec) if split else None,
+        "weights": weights_of(spec),
+        "stream": rows_of(spec) if spec.data.streaming else None,
         "max_samples": spec.evaluation.max_samples,
         "tokenizer": _tokenizer(launch, tokenizer_dir, secrets),
     }
@@ -50,7 +57,7 @@ def content_key(
 
 
 def _source(source: Source, launch: Launch, secrets: Mapping[str, str]) -> dict[str, Any]:
-    described = source.spec.model_dump(mode="json", include={"format", "columns", "num_samples"})
+    described = source.spec.model_dump(mode="json", include=set(_CHOOSES_ROWS))
     return described | {"content": _content(source, launch, secrets)}
 
 
@@ -65,7 +72,16 @@ def _content(source: Source, launch: Launch, secrets: Mapping[str, str]) -> list
         return [spec.path, sha, spec.subset, spec.split]
     # Names count: they decide how a file is read, and in which order.
     base = root if root.is_dir() else root.parent
-    return [[path.relative_to(base).as_posix(), sha256_file(path)] for path in source.files()]
+    known = _beginning if launch.spec.data.streaming else sha256_file
+    return [[path.relative_to(base).as_posix(), known(path)] for path in source.files()]
+
+
+def _beginning(path: Path) -> list[Any]:
+    """What tells a file from others without reading all of it, which a stream is not to do."""
+    found = path.stat()
+    with path.open("rb") as file:
+        first = hashlib.sha256(file.read(_BEGINNING)).hexdigest()
+    return [found.st_size, found.st_mtime_ns, first]
 
 
 def _tokenizer(launch: Launch, folder: Path | None, secrets: Mapping[str, str]) -> str:

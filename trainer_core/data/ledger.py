@@ -68,6 +68,10 @@ class Ledger:
         """A row that went on in further rows; nothing of it is lost."""
         self._write(place, "split", "over_length", f"{tokens} tokens → {pieces} rows")
 
+    def mixed(self, field: str, path: str, action: str, message: str) -> None:
+        """A source of which a mixture leaves rows out (`left`), or has them again (`repeated`)."""
+        self._enter(field, path, action, "mixture", message)
+
     def check(self, rows_in: int) -> None:
         """Raise InvalidData if the rows seen so far break a policy of the spec."""
         if self._bad.count and self._data.on_bad_row == "error":
@@ -103,9 +107,12 @@ class Ledger:
         )
 
     def _write(self, place: Place, action: str, reason: str, message: str) -> None:
+        self._enter(place.field, str(place), action, reason, message)
+
+    def _enter(self, field: str, place: str, action: str, reason: str, message: str) -> None:
         entry = {
-            "source": place.field,
-            "place": str(place),
+            "source": field,
+            "place": place,
             "action": action,
             "reason": reason,
             "message": message,

@@ -41,6 +41,12 @@ def read_local(root: Path, field: str, name: str, wish: Wish) -> Iterator[Row]:
     if tree is None:
         yield from read_file(File(field, root, name))
         return
+    what = f"folder '{name}'" if root.is_dir() else f"archive '{name}'"
+    yield from read_tree(tree, what, wish)
+
+
+def read_tree(tree: Tree, what: str, wish: Wish) -> Iterator[Row]:
+    """Rows of the files of a tree, as `read_local`; `what` is what it is called in errors."""
     names = _of_part(tree.names(partial(is_read, images=wish.images)), wish)
     files = [inside for inside in names if is_data_file(Path(inside))]
     for inside in files:
@@ -48,8 +54,7 @@ def read_local(root: Path, field: str, name: str, wish: Wish) -> Iterator[Row]:
     images = [] if files or not wish.images else [inside for inside in names if is_image(inside)]
     if not files and not images:
         nor = ", and no image" if wish.images else ""
-        what = "folder" if root.is_dir() else "archive"
-        raise InvalidData(f"{field}: the {what} '{name}' holds no {_KINDS}{nor}", f"{field}.path")
+        raise InvalidData(f"{tree.field}: the {what} holds no {_KINDS}{nor}", f"{tree.field}.path")
     yield from _labelled_by_folder(tree, images)
 
 

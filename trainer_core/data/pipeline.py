@@ -19,6 +19,7 @@ _BATCH = 256
 _HEAD = 20
 _HEAD_LIMIT = 1000
 _TELL_SECONDS = 2.0
+_MOST_FRUITLESS = 100_000  # rows of a stream in a row
 
 
 @dataclass
@@ -43,10 +44,16 @@ class Pipeline:
         self._ledger = ledger
         self._tell = tell
         self._told = time.monotonic()
+        self._fruitless = 0
         self.counts = Counts()
 
-    def encode(self, source: Source) -> Iterator[PreparedRow]:
-        """Prepared rows of one source, in order; raises InvalidData for what policies refuse."""
+    def encode(
+        self, source: Source, wanted: Callable[[], int] = lambda: _BATCH
+    ) -> Iterator[PreparedRow]:
+        """Prepared rows of one source, in order; raises InvalidData for what policies refuse.
+
+        `wanted` says how many more are of use: no more rows are read at once.
+        """
         rows = source.rows()
         head = _head(rows)
         if not head:
@@ -57,11 +64,26 @@ class Pipeline:
         format_ = detect(readable[:_HEAD], source.spec, source.field, self._accepted)
         self.counts.formats[source.key] = format_
         self._note_ignored(readable[:_HEAD], format_, source)
-        for batch in _batches(chain(head, rows)):
+        for batch in _batches(chain(head, rows), wanted):
+            self._fruitless += len(batch)
             samples = list(self._samples(batch, format_, source))
             for place, outcome in self._encoder.encode(samples, format_, source.field):
-                yield from self._accept(place, outcome)
+                for row in self._accept(place, outcome):
+                    self._fruitless = 0
+                    yield row
+            self._check_fruits(source)
             self._report_progress()
+
+    def _check_fruits(self, source: Source) -> None:
+        """A stream may have no end: it is left where nothing comes of it."""
+        if not self._data.streaming or self._fruitless < _MOST_FRUITLESS:
+            return
+        self._ledger.check(self.counts.rows)
+        raise InvalidData(
+            f"{source.field}: none of {self._fruitless:,} rows in a row can be used: look at "
+            "task.max_length, data.over_length and data.on_bad_row",
+            source.field,
+        )
 
     def _note_ignored(self, rows: Iterable[Row], format_: str, source: Source) -> None:
         renamed = (rename(row.values, source.spec.columns) for row in rows)
@@ -147,7 +169,7 @@ def _head(rows: Iterator[Row]) -> list[Row]:
     return head
 
 
-def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def _batches(rows: Iterable[Row], wanted: Callable[[], int]) -> Iterator[list[Row]]:
     iterator = iter(rows)
-    while batch := list(islice(iterator, _BATCH)):
+    while batch := list(islice(iterator, min(_BATCH, wanted()))):
         yield batch

@@ -13,6 +13,17 @@ TOKENIZER = "tokenizer"
 """Where a tokenizer lies that was trained for these rows."""
 
 
+class SourceRows(BaseModel):
+    """What came of one source; rows are samples."""
+
+    prepared: int = Field(description="Rows that were read and can be used.")
+    trained: int = Field(
+        0,
+        description="How many of them are trained on: fewer where some are held out, more where "
+        "a mixture lets them come again.",
+    )
+
+
 class PreparedReport(BaseModel):
     """Counts are of samples unless they say otherwise; lengths are tokens."""
 
@@ -37,6 +48,9 @@ class PreparedReport(BaseModel):
     )
     length_p95: int | None = None
     formats: dict[str, str] = Field(default_factory=dict, description="Source → its row format.")
+    sources: dict[str, SourceRows] = Field(
+        default_factory=dict, description="Source → its rows, such as `train/0`."
+    )
     max_length: int = 0
     packed: bool = False
     template_hash: str = Field("", description="Empty for tasks without a chat template.")

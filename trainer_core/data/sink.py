@@ -1,20 +1,26 @@
 """Laying out token rows: splitting off validation, packing, writing the final files."""
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 from trainer_core.data.arrow import ArrowRows, ArrowWriter
+from trainer_core.data.mixture import repeated, weights_of
 from trainer_core.data.row_encoder import RowEncoder
+from trainer_core.data.staging import Staged
 from trainer_core.errors import InvalidData
 from trainer_core.spec import SplitRatio, TrainSpec
 
 
 @dataclass(frozen=True)
 class Part:
-    """One written file: its rows, its samples and their lengths in tokens."""
+    """One written file: its rows, its samples and their lengths in tokens.
+
+    `by_source` counts the samples of each source by its number.
+    """
 
     rows: int
     samples: int
@@ -22,6 +28,7 @@ class Part:
     tokens: int
     trained: int
     hash: str
+    by_source: Counter[int]
 
 
 def hold_out(count: int, ratio: float, seed: int) -> tuple[list[int], list[int]]:
@@ -42,26 +49,29 @@ def hold_out(count: int, ratio: float, seed: int) -> tuple[list[int], list[int]]
 
 
 def lay_out_all(
-    spec: TrainSpec, staged: Mapping[str, Path], folder: Path, encoder: RowEncoder
+    spec: TrainSpec, staged: Mapping[str, Staged], folder: Path, encoder: RowEncoder
 ) -> tuple[Part, Part | None]:
     """Write `train.arrow` and, where the spec asks for it, `validation.arrow` in `folder`.
 
-    Raises InvalidData where a part has no row left.
+    What is held out of a mixture is held out before any row comes again. Raises InvalidData where
+    a part has no row left.
     """
     numbers: dict[str, Sequence[int] | None] = dict.fromkeys(staged)
     sources = dict(staged)
     if isinstance(spec.data.validation, SplitRatio):
-        count = _count(staged["train"], encoder)
+        count = len(staged["train"].origins)
         ratio = spec.data.validation.split_ratio
         numbers["train"], numbers["validation"] = hold_out(count, ratio, split_seed(spec))
         sources["validation"] = staged["train"]
     if "validation" in sources and spec.evaluation.max_samples is not None:
         chosen = numbers["validation"]
-        every = range(_count(sources["validation"], encoder)) if chosen is None else chosen
+        every = range(len(sources["validation"].origins)) if chosen is None else chosen
         numbers["validation"] = every[: spec.evaluation.max_samples]
+    if spec.data.stopping_strategy == "all_exhausted":
+        numbers["train"] = _repeated(spec, staged["train"], numbers["train"])
     parts = {
-        name: lay_out(path, numbers[name], folder / f"{name}.arrow", encoder)
-        for name, path in sources.items()
+        name: lay_out(source, numbers[name], folder / f"{name}.arrow", encoder)
+        for name, source in sources.items()
     }
     for name, part in parts.items():
         if not part.rows:
@@ -73,26 +83,33 @@ def lay_out_all(
     return parts["train"], parts.get("validation")
 
 
+def _repeated(spec: TrainSpec, staged: Staged, chosen: Sequence[int] | None) -> list[int]:
+    """The chosen rows of all sources, mixed until each has come."""
+    weights = weights_of(spec) or []
+    parts: list[list[int]] = [[] for _ in weights]
+    for number in range(len(staged.origins)) if chosen is None else chosen:
+        parts[staged.origins[number]].append(number)
+    return repeated(parts, weights)
+
+
 def split_seed(spec: TrainSpec) -> int:
     """The seed that decides which rows are held out."""
     training = spec.training
     return training.seed if training.data_seed is None else training.data_seed
 
 
-def _count(staged: Path, encoder: RowEncoder) -> int:
-    return len(ArrowRows(staged, encoder.staged))
-
-
-def lay_out(staged: Path, numbers: Sequence[int] | None, out: Path, encoder: RowEncoder) -> Part:
+def lay_out(staged: Staged, numbers: Sequence[int] | None, out: Path, encoder: RowEncoder) -> Part:
     """Write the samples `numbers` (None: all) of a staged file to `out`, packed if wished."""
-    rows = ArrowRows(staged, encoder.staged)
+    rows = ArrowRows(staged.path, encoder.staged)
     chosen = range(len(rows)) if numbers is None else numbers
     all_lengths = rows.lengths()
     lengths = [all_lengths[i] for i in chosen]
     with ArrowWriter(out, encoder.final) as writer:
         for row in encoder.arrange(rows, chosen):
             writer.write(row)
-    return Part(writer.rows, len(lengths), lengths, writer.tokens, writer.trained, writer.hash)
+    by_source = Counter(staged.origins[i] for i in chosen)
+    counts = (writer.tokens, writer.trained)
+    return Part(writer.rows, len(lengths), lengths, *counts, writer.hash, by_source)
 
 
 def histogram(lengths: Iterable[int]) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Sources: from a DataSource to its rows, whatever it is and wherever it lives."""
 
+import random
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -33,17 +34,47 @@ class Source:
         self._local: Path | None = None
         images = task_of(evaluated(launch.spec)).FACTS.model.sees_images
         self._wish = Wish(images=images, part=block)
+        self._streams = launch.spec.data.streaming
+        self._count: int | None = None
 
     def rows(self) -> Iterator[Row]:
-        """The first `num_samples` rows in order; raises InvalidData or DataUnavailable."""
-        return islice(self._all_rows(), self.spec.num_samples)
+        """The rows that are taken, in order; raises InvalidData or DataUnavailable.
+
+        Without `seed` they are the first. To draw some, or to take a share, all are counted first.
+        """
+        spec = self.spec
+        if spec.fraction is None and spec.seed is None:
+            return islice(self._all_rows(), spec.num_samples)
+        return self._some()
+
+    def _some(self) -> Iterator[Row]:
+        if self._count is None:
+            self._count = sum(1 for _ in self._all_rows())
+        spec, count = self.spec, self._count
+        wanted = spec.num_samples
+        if wanted is None:
+            wanted = max(1, round(count * (spec.fraction or 1.0)))
+        if spec.seed is None or wanted >= count:
+            yield from islice(self._all_rows(), wanted)
+            return
+        drawn = set(random.Random(spec.seed).sample(range(count), wanted))  # noqa: S311 - no secret
+        yield from (row for number, row in enumerate(self._all_rows()) if number in drawn)
 
     def _all_rows(self) -> Iterator[Row]:
+        if self._comes_from_the_store():
+            yield from s3.read(self.spec.path, self.field, self._wish)
+            return
         root = self.local()
         if root is None:
-            yield from hub.read_dataset(self.spec, self.field, self._secrets)
+            streams = self._streams
+            yield from hub.read_dataset(self.spec, self.field, self._secrets, streams=streams)
         else:
             yield from read_local(root, self.field, root.name, self._wish)
+
+    def _comes_from_the_store(self) -> bool:
+        """Whether an object is read where it lies: as far as rows are asked for."""
+        fetched = self.key in self._launch.paths.data
+        return self._streams and self.spec.source == "s3" and not fetched
 
     def local(self) -> Path | None:
         """The local file or folder of the source; None for a data set that the hub serves.

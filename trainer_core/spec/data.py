@@ -48,7 +48,22 @@ class DataSource(Strict):
         default_factory=dict,
         description="Our column name → the source's, such as `{'prompt': 'question'}`.",
     )
-    num_samples: int | None = Field(None, ge=1, le=MOST, description="Take only the first N rows.")
+    weight: float | None = Field(
+        None,
+        gt=0,
+        le=MOST,
+        description="Share of the mixture of training sources, measured against the weights of the "
+        "others; 1 where only others name one. Without any, sources follow each other whole.",
+    )
+    num_samples: int | None = Field(None, ge=1, le=MOST, description="Take only N rows.")
+    fraction: float | None = Field(None, gt=0, le=1, description="Take only this share of rows.")
+    seed: int | None = Field(
+        None,
+        ge=0,
+        le=2**32 - 1,
+        description="Which rows `num_samples` or `fraction` takes: drawn by it. Default: the "
+        "first ones.",
+    )
     token: SecretRef | None = None
 
 
@@ -63,6 +78,17 @@ class Data(Strict):
 
     train: list[DataSource] = Field(min_length=1, max_length=64)
     validation: list[DataSource] | SplitRatio | None = None
+    stopping_strategy: Literal["first_exhausted", "all_exhausted"] = Field(
+        "first_exhausted",
+        description="Where a mixture by `weight` ends; words of datasets.interleave_datasets. "
+        "`first_exhausted`: with the first source that has no more rows, so that none comes twice. "
+        "`all_exhausted`: when every row has come; rows of smaller sources come again.",
+    )
+    streaming: bool = Field(
+        False,
+        description="Read and prepare only as many training rows as `training.max_steps` takes, "
+        "and nothing behind them (tasks clm and sft).",
+    )
     over_length: Literal["error", "truncate_right", "truncate_left", "drop", "split"] = Field(
         "error", description="`split` lets a plain document go on in further rows (task clm)."
     )

@@ -52,6 +52,7 @@ FACTS = TaskFacts(
     ),
     metrics=("mean_token_accuracy", "perplexity"),
     over_length=(*OVER_LENGTH, "split"),
+    streams=True,
 )
 
 

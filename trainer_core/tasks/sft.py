@@ -47,6 +47,7 @@ FACTS = TaskFacts(
     ),
     metrics=("mean_token_accuracy", "kl"),
     frozen_copies=_frozen_copies,
+    streams=True,
 )
 _CONVERSATIONS_ONLY = ("assistant", "last_assistant", "completion")
 
