@@ -9,7 +9,7 @@ export PYTHONUTF8 = 1
 TESTS ?= tests
 SERVICE_VENV = .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-.PHONY: run up down test test-service drill check openapi bench lock compose-env clean env
+.PHONY: run up down test test-service drill check openapi docs bench lock compose-env clean env
 .DEFAULT_GOAL = run
 
 env:
@@ -46,6 +46,9 @@ check: env  ## lint, format, types, import contracts, containers, known vulnerab
 
 openapi: env  ## write the API's description from its code
 	@$(RUN) -m app openapi > openapi/openapi.json.new && mv openapi/openapi.json.new openapi/openapi.json
+
+docs: env  ## write the page of what can be combined from its table
+	@$(RUN) -m trainer_core capabilities > docs/capabilities.md.new && mv docs/capabilities.md.new docs/capabilities.md
 
 bench: env  ## measure against bare TRL, bare psycopg and Celery, and Ray
 	@$(RUN) -m bench

@@ -1,4 +1,4 @@
-"""`python -m trainer_core run|prepare|plan|verify|resolve|schema`: the trainer, no service."""
+"""`python -m trainer_core run|prepare|plan|verify|resolve|schema|capabilities`: no service."""
 
 import argparse
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trainer_core import confine, outbound
+from trainer_core.capabilities_page import page
 from trainer_core.console import Console
 from trainer_core.endings import as_trainer_error, ending_of, write_exit
 from trainer_core.errors import InvalidSpec, TrainerError
@@ -89,6 +90,11 @@ def _schema(options: argparse.Namespace) -> int:  # noqa: ARG001 - every command
     return 0
 
 
+def _capabilities(options: argparse.Namespace) -> int:  # noqa: ARG001 - as above
+    sys.stdout.write(page())
+    return 0
+
+
 def _say(line: str) -> None:
     say(line.replace("\n", " "))
 
@@ -111,10 +117,11 @@ def _parser() -> argparse.ArgumentParser:
         ("verify", _verify, "prove the numbers of a TrainSpec on a sample of its data"),
         ("resolve", _resolve, "print a TrainSpec with every default filled in"),
         ("schema", _schema, "print the JSON schema of a TrainSpec"),
+        ("capabilities", _capabilities, "print what can be combined, as docs/capabilities.md"),
     ):
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(command=command, file=None)
-        if name != "schema":
+        if name not in ("schema", "capabilities"):
             sub.add_argument("file", type=Path, metavar="FILE")
         if name in ("run", "prepare", "plan"):
             sub.add_argument("--out", type=Path, metavar="DIR", required=name == "prepare")

@@ -17,6 +17,7 @@ _INIT = "/adapter/init_lora_weights"
 
 
 def _ranks(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """AdaLoRA whose ranks have no room or no steps to fall."""
     adapter = spec.adapter
     if not isinstance(adapter, AdaLoraAdapter):
         return
@@ -35,6 +36,7 @@ def _ranks(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _factors(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """IA3's `feedforward_modules` that are not among its `target_modules`."""
     adapter = spec.adapter
     if not isinstance(adapter, Ia3Adapter) or adapter.feedforward_modules is None:
         return
@@ -51,6 +53,7 @@ def _factors(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _beginning(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """Beginnings of LoRA that do not go with DoRA, an odd rank, or how the base is held."""
     adapter = spec.adapter
     if not isinstance(adapter, LoraAdapter):
         return
@@ -80,6 +83,7 @@ def _beginning(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _quantized(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """Fields of 4 bits with 8, and quantization of a model that begins at random."""
     wanted = spec.quantization
     if wanted is None:
         return
@@ -95,6 +99,7 @@ def _quantized(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _tokens(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """A new token that is to be an ordinary and a special one."""
     twice = set(spec.model.add_tokens) & set(spec.model.add_special_tokens)
     if twice:
         text = (
@@ -105,6 +110,7 @@ def _tokens(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _optimizer(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """Adam's fields with an optimizer that is none of its family."""
     training = spec.training
     if training.optim not in _WITHOUT_ADAM:
         return

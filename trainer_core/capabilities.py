@@ -94,7 +94,7 @@ def check(spec: TrainSpec, hardware: Hardware | None = None) -> list[Problem]:
     if isinstance(spec.task, EvaluationTask):
         rules = (_combination, spread_problems, streaming_problems, _task, _of)
         return [problem for rule in rules for problem in rule(spec, hardware)]
-    return [problem for rule in _RULES for problem in rule(spec, hardware)]
+    return [problem for rule in RULES for problem in rule(spec, hardware)]
 
 
 def _of(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
@@ -132,6 +132,7 @@ def _adapter_and_base(spec: TrainSpec) -> tuple[str, str]:
 
 
 def _combination(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """A combination that the table refuses, or that it does not have."""
     row = combination(spec)
     if row is None or row.reason is not None:
         adapter, base = _adapter_and_base(spec)
@@ -142,6 +143,7 @@ def _combination(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _precision(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
+    """`bf16` as `precision` or `model.dtype` on a GPU without it: emulation would be slow."""
     if hardware is None or not hardware.gpus or hardware.bf16:
         return
     fields = {"precision": spec.precision, "model.dtype": spec.model.dtype}
@@ -153,6 +155,7 @@ def _precision(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
 
 
 def _gpu(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
+    """What only a GPU can do (the table above), where there is none."""
     if hardware is None or hardware.gpus:
         return
     for need in NEEDS_GPU:
@@ -165,6 +168,7 @@ def _gpu(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
 
 
 def _mixed_fp16(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """Weights in fp16 that are trained under fp16: their gradients cannot be unscaled."""
     if spec.precision == "fp16" and spec.adapter is None and spec.model.dtype == "fp16":
         text = (
             "model.dtype is 'fp16', but trained weights must be fp32 under fp16 precision: use "
@@ -174,6 +178,7 @@ def _mixed_fp16(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _attention(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
+    """`flash_attention_2` in fp32, which its kernels do not compute in."""
     if hardware is not None and not hardware.gpus:
         return  # refused already
     if spec.model.attn_implementation == "flash_attention_2" and spec.precision == "fp32":
@@ -187,6 +192,7 @@ def _attention(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
 
 
 def _merge(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """Merging without an adapter, and a limit of its drift where nothing is merged."""
     if not spec.adapts and spec.publish.merge == "always":
         text = "publish.merge is 'always', but without an adapter nothing is merged: leave it out"
         yield Problem(pointer="/publish/merge", message=text, value="'always'")
@@ -197,6 +203,8 @@ def _merge(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _model(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """A `model` named in a way that its `source` does not know: a path as an id of the hub, an
+    address that is none, `revision` or `token` where nobody asks for them."""
     model = spec.model
     if model.source not in ("hub", "registry") and model.revision is not None:
         yield _no_effect("/model", "revision", model.source, model.revision)
@@ -214,6 +222,8 @@ def _model(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _sources(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """Sources with fields that their kind of source does not have, with a format that the task does
+    not take, or with `columns` that the format does not have; an empty list of sources."""
     for pointer, source in sources_with_pointers(spec):
         yield from _source(pointer, source, spec)
     if spec.data.validation == []:
@@ -244,6 +254,8 @@ def _address(pointer: str, uri: str) -> Iterator[Problem]:
 
 
 def _task(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
+    """What the task itself refuses (its section above), and what its rows cannot follow of
+    `data.over_length`."""
     yield from task_of(spec).problems(spec, hardware)
     allowed = task_of(spec).FACTS.over_length
     policy = spec.data.over_length
@@ -269,7 +281,7 @@ _USELESS: dict[str, tuple[str, ...]] = {
     "folder": ("subset", "split", "revision", "token"),
     "dataset": ("subset", "split"),  # it may lie in a store of its owner's
 }
-_RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = (
+RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = (
     _combination,
     spread_problems,
     _precision,

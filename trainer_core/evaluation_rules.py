@@ -24,6 +24,7 @@ def _metric(spec: TrainSpec, pointer: str, name: str | None) -> Iterator[Problem
 
 
 def _best(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """A best metric that the task does not measure, or that nothing asks for."""
     wish = spec.checkpoint
     yield from _metric(spec, "/checkpoint/metric_for_best_model", wish.metric_for_best_model)
     if wish.load_best_model_at_end or wish.early_stopping is not None:
@@ -38,6 +39,7 @@ def _best(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 
 def _gate(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """A gate on a metric that neither evaluations nor the report have."""
     if spec.publish.gate is not None:
         name = spec.publish.gate.metric
         if name not in reported_metrics(spec):

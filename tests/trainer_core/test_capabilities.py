@@ -1,13 +1,16 @@
 """Combinations that cannot work are refused with their field and the way out."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainer_core.capabilities import TABLE, check, combination
+from trainer_core.capabilities import NEEDS_GPU, RULES, TABLE, check, combination
+from trainer_core.capabilities_page import page
 from trainer_core.resolve import Hardware
 from trainer_core.spec import TrainSpec
 
+REPOSITORY = Path(__file__).parents[2]
 CPU = Hardware()
 OLD_GPU = Hardware(gpus=1, gpu_memory_gb=16, bf16=False)
 SOURCE = {"source": "folder", "path": "shop.jsonl"}
@@ -99,3 +102,29 @@ def test_refusal(
 def test_a_secret_is_not_repeated() -> None:
     [problem] = check(spec(**train_on(token={"secret": "hub"})), None)
     assert problem.value is None
+
+
+def test_the_page_is_that_of_the_table() -> None:
+    """`make docs` writes it; every reason, every GPU-only value and every rule stands in it."""
+    committed = (REPOSITORY / "docs/capabilities.md").read_text(encoding="utf-8")
+    assert committed == page(), "stale: run `make docs`"
+    said = " ".join(committed.split())
+    assert {row.reason for row in TABLE if row.reason and row.reason not in said} == set()
+    assert [need.why for need in NEEDS_GPU if need.why not in said] == []
+    wordless = [rule.__name__ for rule in RULES if not (rule.__doc__ or "").strip()]
+    assert wordless == [], "a rule says in its docstring what it refuses, and why"
+    assert all(" ".join((rule.__doc__ or "").split()) in said for rule in RULES)
+
+
+def test_a_refusal_gives_the_tables_reason() -> None:
+    """The page, the API (`tests/app/test_http.py`) and what `check` says have one source."""
+    for row in TABLE:
+        if row.task != "multimodal" or row.reason is None:
+            continue
+        adapter = None if row.adapter == "none" else {"type": row.adapter}
+        if row.adapter == "freeze":
+            adapter = {"type": "freeze", "trainable_patterns": ["x"]}
+        base = None if row.quantization == "none" else {"bits": int(row.quantization[0])}
+        given = spec(task={"type": "multimodal"}, adapter=adapter, quantization=base)
+        messages = [problem.message for problem in check(given)]
+        assert any(row.reason in message for message in messages), row
