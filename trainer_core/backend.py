@@ -1,16 +1,23 @@
 """Backends: who loads a model and attaches adapters. The table of them is `BACKENDS`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from trainer_core.backends import hf
 from trainer_core.context import Loaded
-from trainer_core.errors import InvalidSpec
+from trainer_core.errors import InvalidSpec, TrainerError
 from trainer_core.spec import ModelRef, Paths, TrainSpec
+from trainer_core.task import evaluated, task_of
 
 
 class Backend(Protocol):
-    """One library that loads models: a module with this function is enough."""
+    """One library that loads models: a module with these functions is enough.
+
+    `PACKAGES` are what it imports for every spec.
+    """
+
+    PACKAGES: tuple[str, ...]
 
     def load(
         self,
@@ -50,3 +57,23 @@ def backend_of(spec: TrainSpec) -> Backend:
     if spec.backend not in BACKENDS:
         raise InvalidSpec(f"backend must be one of: {', '.join(BACKENDS)}", "backend")
     return BACKENDS[spec.backend]
+
+
+def require_packages(spec: TrainSpec) -> None:
+    """Raise a TrainerError that names what this installation lacks for a spec; imports nothing."""
+    name = next(iter(BACKENDS)) if spec.backend == "auto" else spec.backend
+    lacking = [package for package in _packages(spec, name) if find_spec(package) is None]
+    if lacking:
+        raise TrainerError(
+            f"backend '{name}' needs {', '.join(lacking)} for this spec, which is not installed on"
+            " this host: install the trainer's locked environment (make env), or run the job on"
+            " another host"
+        )
+
+
+def _packages(spec: TrainSpec, backend: str) -> Iterator[str]:
+    yield from BACKENDS[backend].PACKAGES
+    if (library := task_of(evaluated(spec)).FACTS.model.library) != "transformers":
+        yield library.replace("-", "_")
+    if spec.quantization is not None or spec.training.optim.endswith("8bit"):
+        yield "bitsandbytes"

@@ -14,6 +14,7 @@ from trainer_core.data_rules import DATA_RULES, streaming_problems
 from trainer_core.evaluation_rules import EVALUATION_RULES
 from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
+from trainer_core.publish.plan import usual_merge
 from trainer_core.spec import DataSource, Distributed, EvaluationTask, SplitRatio, TrainSpec
 from trainer_core.spread import spread_problems
 from trainer_core.task import TASKS, evaluated, task_of
@@ -197,7 +198,10 @@ def _merge(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
         text = "publish.merge is 'always', but without an adapter nothing is merged: leave it out"
         yield Problem(pointer="/publish/merge", message=text, value="'always'")
     drift = spec.publish.max_merge_drift
-    if drift is not None and spec.publish.merge != "always":
+    merges = spec.publish.merge == "always"
+    if spec.publish.merge == "auto":
+        merges = usual_merge(spec) == "always"
+    if drift is not None and not merges:
         text = "publish.max_merge_drift has no effect without publish.merge 'always': leave it out"
         yield Problem(pointer="/publish/max_merge_drift", message=text, value=repr(drift))
 

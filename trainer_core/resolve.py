@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from trainer_core.hardware import Hardware
 from trainer_core.measured import greater_is_better
 from trainer_core.memory import memory_need
+from trainer_core.publish.plan import not_served, usual_merge
 from trainer_core.spec import (
     Checkpoint,
     Distributed,
@@ -141,7 +142,7 @@ def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
             "backend": "hf",
             "distributed": _distributed(spec, hardware),
             "evaluation": spec.evaluation.model_copy(update=_evaluation(spec)),
-            "publish": _fill(spec.publish, merge="never"),
+            "publish": _fill(spec.publish, merge=usual_merge(spec)),
             "quantization": _quantization(spec, precision),
         }
     )
@@ -218,6 +219,12 @@ def _warnings(spec: TrainSpec, hardware: Hardware) -> list[Warning]:
             "nothing is evaluated"
         )
         found.append(Warning(code="nothing_to_evaluate", message=text))
+    if spec.publish.merge == "never" and (reason := not_served(spec)) is not None:
+        text = (
+            "publish.merge is 'never', but servers of adapters such as vLLM refuse this one:"
+            f" {reason}; 'auto' publishes it merged into its base"
+        )
+        found.append(Warning(code="adapter_not_served", message=text))
     if spec.training.max_steps is not None and spec.training.num_train_epochs is not None:
         text = "training.max_steps wins over training.num_train_epochs"
         found.append(Warning(code="max_steps_wins", message=text))

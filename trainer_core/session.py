@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer_core.backend import backend_of
+from trainer_core.backend import backend_of, require_packages
 from trainer_core.best import best_of
 from trainer_core.callbacks import Flow
 from trainer_core.capabilities import check
@@ -204,6 +204,7 @@ class Session:
         hardware = detect_hardware(self._launch)
         if problems := check(self._launch.spec, hardware):
             raise InvalidSpec("; ".join(problem.message for problem in problems))
+        require_packages(self._launch.spec)
         resolved = resolve(self._launch.spec, hardware, local_parameters(self._launch))
         for warning in resolved.warnings:
             self._report.warn(warning.code, warning.message)

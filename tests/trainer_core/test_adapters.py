@@ -33,6 +33,7 @@ BEGINNINGS = (False, "gaussian", "orthogonal", "olora", "pissa", "pissa_niter_4"
 TALK = [
     {"prompt": f"<tool> {n}?", "completion": f"<end_tool> {n * 7 % 10}. thanks"} for n in range(24)
 ]
+ALONE = {"merge": "never"}
 SHORT = {"max_steps": 6, "learning_rate": 0.02}
 
 
@@ -74,14 +75,15 @@ def _measured(run: Outcome) -> float:
 def test_it_learns_and_peft_alone_loads_it(name: str, small: Small, zygote: Zygote) -> None:
     """12 steps lower the loss; what the run measured last is the loss of what it published."""
     rate = 0.2 if name.startswith("ia3") else 0.02
-    changes = {"adapter": KINDS[name], "training": {"learning_rate": rate}}
+    changes = {"adapter": KINDS[name], "training": {"learning_rate": rate}, "publish": ALONE}
     run = zygote.run(small.launch(f"kind-{name}", {"type": "sft"}, TALK, TALK[:5], **changes))
     measured = _measured(run)
     [prepared] = (run.work / "prepared").glob("*/manifest.json")
     assert measured < _eval_loss(_whole(small.llama), prepared.parent) - 0.01
     alone = _alone(run.work / "model")
     assert _eval_loss(alone, prepared.parent) == pytest.approx(measured, abs=2e-4)
-    assert run.of("warning") == []
+    told = ["adapter_not_served"] if "modules_to_save" in KINDS[name] else []
+    assert [warning["code"] for warning in run.of("warning")] == told
 
 
 @pytest.mark.parametrize("init", BEGINNINGS, ids=str)
@@ -209,10 +211,10 @@ def test_a10_new_tokens_are_saved_and_loaded(
 
     changes: dict[str, Any] = {
         "full": {},
-        "lora": {"adapter": LORA},
-        "ia3": {"adapter": {"type": "ia3"}},
+        "lora": {"adapter": LORA, "publish": ALONE},
+        "ia3": {"adapter": {"type": "ia3"}, "publish": ALONE},
         "merged": {"adapter": LORA, "publish": {"merge": "always"}},
-        "quantized": {"adapter": LORA, "quantization": {"bits": 8}},
+        "quantized": {"adapter": LORA, "quantization": {"bits": 8}, "publish": ALONE},
     }[form]
     launch = small.launch(f"tokens-{form}", {"type": "sft"}, TALK, TALK[:5], **changes)
     launch["spec"]["model"] = {"source": "folder", "name_or_path": str(tied)} | TOKENS
@@ -234,7 +236,8 @@ def test_a10_an_adapter_with_new_tokens_is_trained_further(
     tied: Path, small: Small, zygote: Zygote
 ) -> None:
     """As a model to start from it brings the rows of its tokens along."""
-    first = small.launch("tokens-first", {"type": "sft"}, TALK, TALK[:5], adapter=LORA)
+    changes = {"adapter": LORA, "publish": ALONE}
+    first = small.launch("tokens-first", {"type": "sft"}, TALK, TALK[:5], **changes)
     first["spec"]["model"] = {"source": "folder", "name_or_path": str(tied)} | TOKENS
     began = _measured(zygote.run(first))
     training = {"max_steps": 1, "learning_rate": 1e-9}
@@ -242,6 +245,25 @@ def test_a10_an_adapter_with_new_tokens_is_trained_further(
     model = str(small.folder / "tokens-first/model")
     then["spec"]["model"] = {"source": "folder", "name_or_path": model}
     assert _measured(zygote.run(then)) == pytest.approx(began, abs=2e-4)
+
+
+@pytest.mark.parametrize("form", ["tokens", "modules"])
+def test_a11_what_servers_refuse_is_published_merged(
+    form: str, tied: Path, small: Small, zygote: Zygote
+) -> None:
+    """New tokens, or a module that is trained whole: `auto` publishes a model that Transformers
+    alone loads, and whose loss is that of the run."""
+    adapter = LORA | ({"modules_to_save": ["lm_head"]} if form == "modules" else {})
+    launch = small.launch(f"a11-{form}", {"type": "sft"}, TALK, TALK[:5], adapter=adapter)
+    if form == "tokens":
+        launch["spec"]["model"] = {"source": "folder", "name_or_path": str(tied)} | TOKENS
+    run = zygote.run(launch)
+    measured = _measured(run)
+    folder = run.work / "model"
+    assert not (folder / "adapter_config.json").exists()
+    assert [w["code"] for w in run.of("warning")] == []
+    [prepared] = (run.work / "prepared").glob("*/manifest.json")
+    assert _eval_loss(_whole(folder), prepared.parent) == pytest.approx(measured, abs=2e-4)
 
 
 def test_a10_a_token_that_is_known_is_refused(tied: Path, small: Small, zygote: Zygote) -> None:

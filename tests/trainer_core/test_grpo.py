@@ -289,6 +289,7 @@ def test_the_reward_rises(small: Small, zygote: Zygote) -> None:
         "vowels", task, questions(60), questions(8, seed=1), training=training, adapter=adapter
     )
     launch["spec"]["evaluation"] = {"strategy": "steps", "steps": 25}
+    launch["spec"]["publish"] = {"merge": "never"}
     run = zygote.run(launch)
     assert run.code == 0, run.log
     first, last = run.of("metrics")[0]["reward"], run.of("metrics")[-2]["reward"]

@@ -160,6 +160,30 @@ def test_precision_follows_the_hardware() -> None:
     assert resolve(lora, MACHINES["cpu"]).spec.precision == "fp32"
 
 
+def test_a11_auto_merges_what_servers_of_adapters_refuse() -> None:
+    """vLLM loads low-rank factors alone; a classifier's adapter is nothing that it serves."""
+    whole = {"type": "lora", "modules_to_save": ["lm_head"]}
+    tokens = {"name_or_path": "owner/model", "add_tokens": ["<tool>"]}
+    classifier = {"task": {"type": "text_classification"}}
+
+    def merge(**blocks: Any) -> tuple[str, list[str]]:
+        found = resolve(spec(**blocks), MACHINES["cpu"])
+        return found.spec.publish.merge, [w.code for w in found.warnings]
+
+    assert merge(adapter=ADAPTERS["lora"]) == ("never", [])
+    assert merge(adapter=whole) == ("always", [])
+    assert merge(adapter=ADAPTERS["lora"], model=tokens) == ("always", [])
+    assert merge(model=tokens) == ("never", [])
+    assert merge(adapter={"type": "lora", "modules_to_save": ["score"]}, **classifier) == (
+        "never",
+        [],
+    )
+    never = {"publish": {"merge": "never"}}
+    assert merge(adapter=whole, **never) == ("never", ["adapter_not_served"])
+    [warning] = resolve(spec(adapter=whole, **never), MACHINES["cpu"]).warnings
+    assert "it holds lm_head whole (adapter.modules_to_save)" in warning.message
+
+
 def test_evaluation_happens_only_with_validation_rows() -> None:
     source = {"source": "folder", "path": "shop.jsonl"}
     data = {"train": [source], "validation": {"split_ratio": 0.1}}

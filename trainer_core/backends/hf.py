@@ -31,6 +31,8 @@ from trainer_core.reward_model import KIND, JudgingModel
 from trainer_core.spec import LoraAdapter, ModelRef, Paths, TrainSpec
 from trainer_core.task import task_of
 
+PACKAGES: tuple[str, ...] = ("torch", "transformers", "accelerate", "datasets", "peft", "trl")
+
 
 def load(
     spec: TrainSpec,

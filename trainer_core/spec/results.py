@@ -124,7 +124,10 @@ class Publish(Strict):
     registry: bool = Field(True, description="Make a new version of the model `name`.")
     name: Name | None = Field(None, description="Default: the job's name.")
     merge: Literal["auto", "never", "always"] = Field(
-        "auto", description="`always`: publish base and adapter merged; `auto`: the adapter alone."
+        "auto",
+        description="`always`: publish base and adapter merged; `never`: the adapter alone; "
+        "`auto`: the adapter, but merged where it holds whole modules or new tokens, which servers "
+        "of adapters such as vLLM refuse.",
     )
     max_merge_drift: float | None = Field(
         None,
