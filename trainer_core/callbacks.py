@@ -65,6 +65,7 @@ class Flow:
         self._saved_at = time.monotonic()
         self._before = (0.0, 0.0, 0.0)
         self._stopping = False
+        self._state: Any = None
         self.checkpointer: Checkpointer | None = None
 
     # ---- called by the trainer's own loop ----
@@ -227,9 +228,13 @@ class Flow:
         if seconds is not None:
             self.watch.time(self.step, seconds)
 
-    def say_it_lives(self, state: Any) -> None:
-        """Report where the run stands, about once a second: an evaluation may take hours."""
-        if self.report.progress_is_due():
+    def say_it_lives(self, state: Any = None) -> None:
+        """Report where the run stands, about once a second: an evaluation may take hours.
+
+        Without `state`, a Trainer's, as it stood when one was given.
+        """
+        self._state = state = self._state if state is None else state
+        if state is not None and self.report.progress_is_due():
             self.report.emit(
                 "progress", step=self.step, total_steps=state.max_steps, epoch=state.epoch
             )

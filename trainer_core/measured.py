@@ -1,7 +1,7 @@
 """Names of what is measured on validation rows, and which way each is better."""
 
 from trainer_core.evaluation.names import ROWS, TEXT_METRICS
-from trainer_core.spec import SftTask, TrainSpec
+from trainer_core.spec import SftTask, TextClassificationTask, TrainSpec
 from trainer_core.task import task_of
 
 _LOWER = frozenset(
@@ -18,6 +18,9 @@ _LOWER = frozenset(
     }
 )
 
+_OF_LABELS = frozenset({"accuracy", "f1_macro", "f1_micro", "auc"})
+_OF_NUMBERS = frozenset({"mse", "mae", "pearson"})
+
 
 def greater_is_better(metric: str) -> bool:
     """Whether a higher value is the better one; losses and errors are better when lower."""
@@ -33,13 +36,16 @@ def reported_metrics(spec: TrainSpec) -> tuple[str, ...]:
 
 def known_metrics(spec: TrainSpec) -> tuple[str, ...]:
     """What a run of this spec can measure, without `eval_`; the rows decide what it does."""
-    return ("loss", *task_of(spec).FACTS.metrics)
+    return ("loss", *(name for name in task_of(spec).FACTS.metrics if can_be_given(spec, name)))
 
 
 def can_be_given(spec: TrainSpec, metric: str) -> bool:
     """Whether rows of this task can give a metric of the report; what the rows at hand do give is
-    known only when they are measured. A loss that is no mere likelihood has no perplexity."""
+    known only when they are measured. A loss that is no mere likelihood has no perplexity, and
+    labels are no numbers."""
     task = spec.task
     if metric == "perplexity" and isinstance(task, SftTask):
         return task.loss_type != "dft" and not task.kl_beta
+    if isinstance(task, TextClassificationTask) and metric in _OF_LABELS | _OF_NUMBERS:
+        return (metric in _OF_NUMBERS) == (task.problem_type == "regression")
     return metric not in ROWS or task_of(spec).FACTS.rows in ROWS[metric]

@@ -72,6 +72,8 @@ def _losses(task: DpoTask) -> Iterator[tuple[str, str]]:
         )
     if task.use_weighting and losses & _SORTED:
         yield "use_weighting", f"cannot weigh the pairs that {_listed(losses & _SORTED)} sorts"
+    if task.use_weighting and "sft" in losses:
+        yield "use_weighting", "cannot weigh the tokens of 'sft', which is no loss of pairs"
     if task.differs("discopop_tau") and "discopop" not in losses:
         yield "discopop_tau", "needs loss_type 'discopop': leave it out"
     yield from _smoothing(task, losses)

@@ -39,6 +39,7 @@ from trainer_core.data.templates import choose_template
 from trainer_core.data.tokenizer import tokenizer_hash
 from trainer_core.data.trained_tokenizer import texts_of, trained_like
 from trainer_core.errors import DiskFull, OutOfMemory, TrainerError
+from trainer_core.evaluation.metrics import try_out
 from trainer_core.hardware import Hardware
 from trainer_core.identity import spec_hash
 from trainer_core.launch import read_launch, read_secrets
@@ -147,6 +148,7 @@ def prepare_command(launch_path: Path, out: Path, emit: Emit | None = None) -> i
                 _import_without_torch()
             # As a run would do it: some of a task's defaults decide what the rows are.
             spec = resolve(launch.spec, Hardware()).spec
+            try_out(evaluated(spec))  # here no device waits for what is broken
             launch = launch.model_copy(update={"spec": spec})
             prepare(launch, out, emit=tell, secrets=read_secrets())
         except TrainerError:

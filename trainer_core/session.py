@@ -26,6 +26,7 @@ from trainer_core.data.templates import choose_template
 from trainer_core.dropout import switch_off_every_dropout
 from trainer_core.errors import Interrupted, InvalidSpec, OutOfMemory
 from trainer_core.evaluation.base import BaseEvaluation, Evaluated
+from trainer_core.evaluation.metrics import try_out
 from trainer_core.evaluation.report import report_on, tell
 from trainer_core.evaluation.run import evaluate, reports
 from trainer_core.events import EventType
@@ -47,6 +48,7 @@ from trainer_core.run_lock import package_versions, run_lock
 from trainer_core.shortage import (
     WHERE,
     MemoryRanOut,
+    empty,
     first_line,
     free,
     give_back,
@@ -175,7 +177,6 @@ class Session:
             wanted = {"dtype": spec.model.dtype, "attn_implementation": "sdpa"}
             other = spec.model_copy(update={"model": task.baseline.model_copy(update=wanted)})
             base = self._measured(other, data, paths)[0]
-            give_back()
         ours, context = self._measured(spec, data, self._launch.paths)
         names = {
             "model": outer.model.name_or_path,
@@ -199,12 +200,16 @@ class Session:
             return evaluate(trainer, context, context.flow.evaluated), context
         finally:
             context.checkpointer.clear_staging()  # libraries make the folder
+            for model in (trainer.model, getattr(trainer, "ref_model", None)):
+                if model is not None:
+                    empty(model)
 
     def _resolve(self) -> TrainSpec:
         hardware = detect_hardware(self._launch)
         if problems := check(self._launch.spec, hardware):
             raise InvalidSpec("; ".join(problem.message for problem in problems))
         require_packages(self._launch.spec)
+        try_out(evaluated(self._launch.spec))
         resolved = resolve(self._launch.spec, hardware, local_parameters(self._launch))
         for warning in resolved.warnings:
             self._report.warn(warning.code, warning.message)

@@ -90,6 +90,16 @@ def give_back() -> None:
         torch.cuda.empty_cache()
 
 
+def empty(model: Any) -> None:
+    """Give back a model's weights, whoever still holds the model itself.
+
+    Libraries keep exceptions of what they tried to import, with the frames that ran then.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.new_empty(0)
+    give_back()
+
+
 def save_finished_steps(trainer: Any) -> None:
     """Write a checkpoint of the last finished step, whose weights are untouched by the failed one.
 

@@ -113,6 +113,7 @@ LORA = {"type": "lora", "r": 4}
         ),
         ({"f_alpha_divergence_coef": 0.7}, None, "f_alpha_divergence_coef", "needs"),
         ({"loss_type": ["aot"], "use_weighting": True}, None, "use_weighting", "'aot' sorts"),
+        ({"loss_type": ["sft"], "use_weighting": True}, None, "use_weighting", "tokens of 'sft'"),
         ({"discopop_tau": 0.1}, None, "discopop_tau", "needs loss_type 'discopop'"),
         ({"reference": "adapter_disabled"}, None, "reference", "there is no adapter"),
         ({"reference": "model"}, LORA, "reference", "use 'adapter_disabled'"),
@@ -328,13 +329,20 @@ def test_a6_losses_are_those_of_the_papers(small: Small, zygote: Zygote, kinds: 
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("reference", ["model", "precomputed"])
-def test_a6_a_step_is_the_mean_over_its_pairs(small: Small, zygote: Zygote, reference: str) -> None:
-    """3 + 3 + 2 accumulated pairs are as 8 at once, whatever the reference is made of."""
+@pytest.mark.parametrize(
+    ("reference", "kinds"),
+    [("model", ["sigmoid"]), ("precomputed", ["sigmoid"]), ("model", ["sft", "sigmoid"])],
+)
+def test_a6_a_step_is_the_mean_over_its_pairs(
+    small: Small, zygote: Zygote, reference: str, kinds: list[str]
+) -> None:
+    """3 + 3 + 2 accumulated pairs are as 8 at once, whatever the reference is made of; `sft` is the
+    mean over all chosen tokens of the step."""
     training = PLAIN | {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3}
-    task = TASK | {"reference": reference}
-    launch, rows = _pairs(small, f"accumulated-{reference}", task, training)
-    expected = _reference_steps(small, rows, ["sigmoid"], [1.0])
+    weights = [0.5, 1.0][-len(kinds) :]
+    task = TASK | {"reference": reference, "loss_type": kinds, "loss_weights": weights}
+    launch, rows = _pairs(small, f"accumulated-{reference}-{kinds[0]}", task, training)
+    expected = _reference_steps(small, rows, kinds, weights)
     assert _losses(zygote.run(launch)) == pytest.approx(expected, abs=2e-5)
 
 

@@ -1,9 +1,8 @@
 """Task `evaluation`: models measured as they are, alone and against each other."""
 
-import gc
-import importlib
 import json
-from contextlib import suppress
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from tests.trainer_core.runs import Outcome, Zygote
 from tests.trainer_core.small_tasks import Small, documents, opinions, preferences, questions
 from tests.trainer_core.small_texts import triplets
 from trainer_core.capabilities import check
-from trainer_core.events import RunEvent
-from trainer_core.spec import Launch, TrainSpec
-from trainer_core.warm import LATE, STACK
+from trainer_core.spec import TrainSpec
 
 LORA = {"type": "lora", "r": 4, "lora_dropout": 0.1}
 KINDS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str]] = {
@@ -109,34 +106,40 @@ def test_as_many_rows_as_are_wished(small: Small, zygote: Zygote) -> None:
     assert _report(few)["measured"] == _report(first)["measured"]
 
 
+COLD = """
+import gc, json, pathlib, sys
+from trainer_core.runner import run_launch
+from trainer_core.spec import Launch
+held = []
+def count(event):
+    if event.type == "metrics" and "epoch" in event.data:
+        from torch.nn import Parameter
+        held.append(sum(each.nbytes for each in gc.get_objects() if type(each) is Parameter))
+code = run_launch(Launch.model_validate_json(pathlib.Path(sys.argv[1]).read_text()), {}, count)
+print(json.dumps([code, held]))
+"""
+
+
 @pytest.mark.train
-def test_one_model_at_a_time_is_held(small: Small, tmp_path: Path) -> None:
-    """Each evaluation's metrics are told while its own model is the only one in memory.
+def test_one_model_at_a_time_is_held(small: Small) -> None:
+    """The weights in memory while each of both models' metrics are told are those of one.
 
-    With everything imported before, as in a forked run: libraries keep exceptions of what they
-    try to import, with the frames that were running then.
+    In a cold start, where libraries keep exceptions of what they try to import, with the frames
+    that were running then.
     """
-    from transformers import PreTrainedModel
-
-    from trainer_core.runner import run_launch
-
-    for name in (*STACK, *LATE):
-        with suppress(ModuleNotFoundError):
-            importlib.import_module(name)
-    held = []
-
-    def alive() -> int:
-        return sum(issubclass(type(each), PreTrainedModel) for each in gc.get_objects())
-
-    def count(event: RunEvent) -> None:
-        if event.type == "metrics" and "epoch" in event.data:
-            held.append(alive())
-
-    launch = _evaluation(small, "held", {"type": "clm"}, documents(6), baseline=small.llama)
-    launch["paths"]["work"] = str(tmp_path / "held")
-    before = alive()
-    assert run_launch(Launch.model_validate(launch), {}, count) == 0
-    assert [each - before for each in held] == [2, 2]  # the head's module, and the base inside
+    launch = _evaluation(small, "held", {"type": "dpo"}, preferences(6), baseline=small.llama)
+    path = small.folder / "held.json"
+    path.write_text(json.dumps(launch))
+    said = subprocess.run(
+        [sys.executable, "-c", COLD, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=280,
+    ).stdout
+    code, held = json.loads(said.splitlines()[-1])
+    assert (code, len(held)) == (0, 2)
+    assert held[0] == held[1] > 0
 
 
 @pytest.mark.train

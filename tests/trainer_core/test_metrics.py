@@ -1,7 +1,10 @@
 """Metrics against their libraries or worked out by hand, and intervals against what is known."""
 
+import json
 import math
+import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from trainer_core.errors import BelowGate, InvalidSpec
 from trainer_core.evaluation import metrics, names
 from trainer_core.evaluation.answers import questions
 from trainer_core.evaluation.bootstrap import compare
-from trainer_core.evaluation.metrics import METRICS, chosen, fitting
+from trainer_core.evaluation.metrics import METRICS, chosen, fitting, try_out
 from trainer_core.evaluation.names import BUILT_IN, ROWS, TEXT_METRICS, known_names, plugged
 from trainer_core.gate import require_gate
 from trainer_core.measured import can_be_given
@@ -185,35 +188,62 @@ def test_few_rows_have_no_interval_and_other_rows_no_difference() -> None:
     assert compare(METRICS["loss"], few, _losses([1.0] * 6, [1] * 6), 0).base is None
 
 
-def test_a_metric_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package's metadata are enough; what it names is no metric is said so."""
-    (tmp_path / "shop_metrics.py").write_text(
-        "class Politeness:\n"
-        "    name = 'politeness'\n"
-        "    needs = ('generated',)\n"
-        "    greater_is_better = True\n"
-        "    def statistics(self, columns):\n"
-        "        return [float('please' in text) for text in columns['generated']]\n"
-        "    def value(self, statistics):\n"
-        "        return sum(statistics) / len(statistics)\n"
-        "class Rudeness(Politeness):\n"
-        "    name = 'rudeness'\n"
-        "    greater_is_better = False\n"
-        "nothing = 3\n"
-    )
-    info = tmp_path / "shop_metrics-1.dist-info"
+SHOP = """
+class Politeness:
+    name = 'politeness'
+    needs = ('generated',)
+    greater_is_better = True
+    def statistics(self, columns):
+        return [float('please' in text) for text in columns['generated']]
+    def value(self, statistics):
+        return sum(statistics) / len(statistics)
+class Rudeness(Politeness):
+    name = 'rudeness'
+    greater_is_better = False
+class Torn(Politeness):
+    def value(self, statistics):
+        return statistics[999]
+class Wordy(Politeness):
+    def value(self, statistics):
+        return 'very'
+class Foreign(Torn):
+    needs = ('rewards/margins',)
+nothing = 3
+"""
+ENTRIES = """
+[polar.metrics]
+politeness = shop_metrics:Politeness
+rudeness = shop_metrics:Rudeness
+torn = shop_metrics:Torn
+wordy = shop_metrics:Wordy
+foreign = shop_metrics:Foreign
+lost = shop_metrics.gone:Politeness
+nothing = shop_metrics:nothing
+loss = shop_metrics:Politeness
+"""
+
+
+def _install(folder: Path) -> None:
+    """A package's metadata beside its module are enough."""
+    (folder / "shop_metrics.py").write_text(SHOP)
+    info = folder / "shop_metrics-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-metrics\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(
-        "[polar.metrics]\n"
-        "politeness = shop_metrics:Politeness\n"
-        "rudeness = shop_metrics:Rudeness\n"
-        "nothing = shop_metrics:nothing\n"
-        "loss = shop_metrics:Politeness\n"
-    )
+    (info / "entry_points.txt").write_text(ENTRIES)
+
+
+@pytest.fixture
+def shop_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package with metrics, good and bad."""
+    _install(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     for module in (names, metrics, gate):  # what is installed is looked up once elsewhere
         monkeypatch.setattr(module, "plugged", plugged.__wrapped__)
+
+
+@pytest.mark.usefixtures("shop_metrics")
+def test_a_metric_of_an_installed_package() -> None:
+    """What a package names is a metric, or it is said that it is none."""
     assert {"politeness", "nothing"} <= set(known_names())
     [metric] = chosen(["politeness"])
     columns = fitting(metric, [{"loss": [1.0]}, {"generated": ["yes please", "no"]}])
@@ -228,6 +258,49 @@ def test_a_metric_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.Mo
     require_gate(wish, {"eval_rudeness": 0.2}, {"eval_rudeness": 0.5})
     with pytest.raises(BelowGate, match=r"wants at most 0\.3"):
         require_gate(wish, {"eval_rudeness": 0.5}, {"eval_rudeness": 0.2})
+
+
+@pytest.mark.usefixtures("shop_metrics")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("lost", "cannot be loaded (ModuleNotFoundError: "),
+        ("torn", "cannot be computed (IndexError: list index out of range)"),
+        ("wordy", "cannot be computed (TypeError: its value is no number but str)"),
+    ],
+)
+def test_a_broken_metric_is_told_before_anything_is_loaded(name: str, said: str) -> None:
+    """With its name, its package, and what is wrong; those that need what only a library gives are
+    loaded alone, and built-in ones are known to work."""
+    with pytest.raises(InvalidSpec) as wrong:
+        try_out(_spec(evaluation={"metrics": ["loss", "politeness", name]}))
+    assert wrong.value.field == "evaluation.metrics"
+    assert wrong.value.message.startswith(
+        f"the metric '{name}' of the package shop-metrics 1 {said}"
+    )
+    assert "take the metric out of evaluation.metrics" in wrong.value.message
+    try_out(_spec(evaluation={"metrics": ["loss", "politeness", "foreign"]}))
+
+
+@pytest.mark.train
+def test_a_run_with_a_broken_metric_ends_before_its_model(tmp_path: Path) -> None:
+    """There is no such model, which nobody has looked for yet."""
+    _install(tmp_path)
+    launch = {
+        "attempt_id": "a",
+        "job_id": "j",
+        "job_name": "n",
+        "spec": _spec(evaluation={"metrics": ["torn"]}).model_dump(mode="json"),
+        "paths": {"work": str(tmp_path / "work")},
+    }
+    (tmp_path / "launch.json").write_text(json.dumps(launch))
+    (tmp_path / "work").mkdir()
+    command = [sys.executable, "-m", "trainer_core", "run", str(tmp_path / "launch.json")]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 64
+    ended = json.loads((tmp_path / "work/exit.json").read_text())
+    assert ended["message"].startswith("the metric 'torn' of the package shop-metrics 1")
 
 
 def test_questions_are_what_stands_before_the_last_answer() -> None:
@@ -295,6 +368,27 @@ def _spec(**blocks: Any) -> TrainSpec:
             "task 'clm', as it is set, never give",
         ),
         ({"evaluation": {"metrics": ["bleu"]}}, "/evaluation/metrics/0", "evaluation.generation"),
+        (
+            {"task": {"type": "text_classification"}, "evaluation": {"metrics": ["mse"]}},
+            "/evaluation/metrics/0",
+            "as it is set, never give: leave it out; they can give loss, accuracy, f1_macro",
+        ),
+        (
+            {
+                "task": {"type": "text_classification", "problem_type": "regression"},
+                "evaluation": {"metrics": ["accuracy"]},
+            },
+            "/evaluation/metrics/0",
+            "never give: leave it out; they can give loss, mse, mae, pearson",
+        ),
+        (
+            {
+                "task": {"type": "text_classification"},
+                "checkpoint": {"load_best_model_at_end": True, "metric_for_best_model": "mse"},
+            },
+            "/checkpoint/metric_for_best_model",
+            "does not measure",
+        ),
         (
             {"evaluation": {"generation": {"top_p": 0.5}}},
             "/evaluation/generation/top_p",

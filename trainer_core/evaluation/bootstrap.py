@@ -1,5 +1,6 @@
 """How sure a difference between two models on the same rows is: the paired bootstrap."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,13 +34,23 @@ class Compared:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def compare(metric: Metric, ours: Columns, base: Columns | None, seed: int) -> Compared:
+def _nothing() -> None:
+    return None
+
+
+def compare(
+    metric: Metric,
+    ours: Columns,
+    base: Columns | None,
+    seed: int,
+    between: Callable[[], None] = _nothing,
+) -> Compared:
     """A metric on our rows, and what changed against `base`, whose rows are the same in order.
 
     The interval is the percentile interval of the difference under resampling of rows, both
     models on the same ones (Efron and Tibshirani 1993, chapter 13; for text metrics Koehn 2004):
     1000 resamplings, 95 %. It says how much the choice of rows matters, and nothing of how another
-    training would end.
+    training would end. `between` is called before each resampling: all of them may take long.
     """
     statistics = metric.statistics(ours)
     value, rows = metric.value(statistics), len(statistics)
@@ -49,17 +60,23 @@ def compare(metric: Metric, ours: Columns, base: Columns | None, seed: int) -> C
     before = metric.value(others)
     if before is None or len(others) != rows:
         return Compared(value, rows)
-    interval = _interval(metric, statistics, others, seed) if rows >= _FEWEST else None
+    interval = None
+    if rows >= _FEWEST:
+        interval = _interval(metric, (statistics, others), seed, between)
     better = None
     if interval is not None and (interval[0] > 0 or interval[1] < 0):
         better = (interval[0] > 0) == metric.greater_is_better
     return Compared(value, rows, before, value - before, interval, better)
 
 
-def _interval(metric: Metric, ours: Any, base: Any, seed: int) -> tuple[float, float] | None:
+def _interval(
+    metric: Metric, statistics: tuple[Any, Any], seed: int, between: Callable[[], None]
+) -> tuple[float, float] | None:
     draw = np.random.default_rng(seed)
+    ours, base = statistics
     differences = []
     for _ in range(RESAMPLES):
+        between()
         chosen = draw.integers(0, len(ours), len(ours))
         one, other = metric.value(ours[chosen]), metric.value(base[chosen])
         if one is not None and other is not None:

@@ -25,7 +25,16 @@ _STAGING = ".evaluation.writing"
 
 def compared(context: TrainContext, ours: Evaluated, base: Evaluated | None) -> dict[str, Compared]:
     """Every metric that the rows allow, or those that the spec names; a warning tells of a named
-    one whose columns these rows do not give."""
+    one whose columns these rows do not give.
+
+    Resamplings may take long: the run says that it lives, and raises Interrupted when a signal asks
+    to stop.
+    """
+
+    def between() -> None:
+        context.flow.stop.check()
+        context.flow.say_it_lives()
+
     wanted = context.spec.evaluation.metrics
     found = {}
     for metric in chosen(wanted):
@@ -35,7 +44,7 @@ def compared(context: TrainContext, ours: Evaluated, base: Evaluated | None) -> 
                 context.flow.report.warn("metric_left_out", _lacking(metric, ours))
             continue
         theirs = None if base is None else fitting(metric, base.groups)
-        found[metric.name] = compare(metric, columns, theirs, context.spec.training.seed)
+        found[metric.name] = compare(metric, columns, theirs, context.spec.training.seed, between)
     return found
 
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer_core.arguments import loop_arguments
+from trainer_core.chosen_tokens import ChosenTokens
 from trainer_core.context import TrainContext
 from trainer_core.dropout import switch_off_dropout
 from trainer_core.hardware import Hardware
-from trainer_core.loop import ExactLoop, Scores, attach, trainer_class
+from trainer_core.loop import Scores, attach, trainer_class
 from trainer_core.loss_kernel import ensure_loss_kernel
 from trainer_core.measures import BatchMeans
 from trainer_core.pairs import PairCollator, preference_problems
@@ -109,6 +110,7 @@ def build_trainer(context: TrainContext) -> Any:
     )
     attach(trainer, context)
     trainer.model_accepts_loss_kwargs = True  # `compute_loss` divides by the pairs of a step
+    trainer.take_over()
     settle_reference(trainer, task)
     return trainer
 
@@ -131,7 +133,7 @@ _PASSED_ON = (
 )
 
 
-class PairLoop(FollowingReference, ExactLoop):
+class PairLoop(FollowingReference, ChosenTokens):
     """Losses of pairs: the mean over all pairs of a step; a reference that follows is saved."""
 
     def compute_loss(
@@ -142,7 +144,7 @@ class PairLoop(FollowingReference, ExactLoop):
         num_items_in_batch: Any = None,
     ) -> Any:
         """The library's mean over a batch, as its share of the step's mean."""
-        loss = super().compute_loss(model, inputs, return_outputs)  # type: ignore[misc]
+        loss = super().compute_loss(model, inputs, return_outputs)
         if num_items_in_batch is None:
             return loss
         return loss * (self.batch_weight(inputs) / num_items_in_batch)
@@ -157,6 +159,7 @@ class PairLoop(FollowingReference, ExactLoop):
         return BatchMeans(trainer._metrics["eval"])
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:  # noqa: ARG002 - Trainer's signature
+        self.see_chosen(batch_samples)
         return sum(self.batch_weight(batch) for batch in batch_samples)
 
     def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:

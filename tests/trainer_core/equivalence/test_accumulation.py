@@ -15,12 +15,8 @@ TOLERANCE = 1e-4
 """Other shapes are multiplied by other kernels, which add up in another order: 1e-6 of a logit in
 fp32, and AdamW makes 1e-5 of it where gradients are small."""
 NOT_ACCUMULATED = {"grpo": "answers are drawn batch by batch, so other batches give other answers"}
-OF_SINGLE_ROWS = {
-    "sentence_transformer": "sentence_transformer_head",
-    "dpo": "dpo_following_reference",
-}
-"""In-batch negatives compare the rows of a batch, and the `sft` part of a preference loss is a mean
-over the tokens of one: losses of single rows stand for these tasks."""
+OF_SINGLE_ROWS = {"sentence_transformer": "sentence_transformer_head"}
+"""In-batch negatives compare the rows of a batch: a loss of single rows stands for this task."""
 NAMES = [
     OF_SINGLE_ROWS.get(task, name)
     for name in PLAIN
