@@ -8,7 +8,8 @@ from trainer_core.errors import InvalidSpec
 from trainer_core.loop import ExactLoop, Scores
 from trainer_core.measures import LabelScores, NumberScores
 from trainer_core.problems import Problem
-from trainer_core.spec import LabelledTask
+from trainer_core.spec import LabelledTask, TrainSpec
+from trainer_core.task_facts import block_of
 
 SINGLE, MULTI, NUMBER = (
     "single_label_classification",
@@ -22,8 +23,9 @@ def problem_type(task: LabelledTask) -> str:
     return str(getattr(task, "problem_type", SINGLE))
 
 
-def label_options(task: LabelledTask, facts: Mapping[str, Any]) -> dict[str, Any]:
+def label_options(spec: TrainSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The label map, which the model's configuration keeps."""
+    task = block_of(spec, LabelledTask)
     kind = problem_type(task)
     if kind == NUMBER:
         return {"num_labels": 1, "problem_type": NUMBER}
@@ -34,6 +36,11 @@ def label_options(task: LabelledTask, facts: Mapping[str, Any]) -> dict[str, Any
         "label2id": {name: i for i, name in enumerate(names)},
         "problem_type": kind,
     }
+
+
+def replaces_head(spec: TrainSpec) -> bool:
+    """Whether a head for another number of labels is given up."""
+    return block_of(spec, LabelledTask).ignore_mismatched_sizes
 
 
 def label_problems(task: LabelledTask) -> Iterator[Problem]:

@@ -20,18 +20,10 @@ from tests.trainer_core.small_images import (
     write_zip,
 )
 from tests.trainer_core.small_tasks import Small, write_rows
+from tests.trainer_core.test_text_classification import PLAIN
 from trainer_core.publish.manifest import verify
 
 pytestmark = pytest.mark.train
-
-PLAIN = {
-    "optim": "sgd",
-    "learning_rate": 0.1,
-    "lr_scheduler_type": "constant",
-    "warmup_steps": 0,
-    "max_steps": 2,
-    "max_grad_norm": 0.0,
-}
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from tests.trainer_core.small_images import (
     visual_questions,
 )
 from tests.trainer_core.small_tasks import Small
+from tests.trainer_core.test_text_classification import PLAIN
 from trainer_core.data.formats import detect, to_sample
 from trainer_core.data.parts import MARK
 from trainer_core.data.rows import BadRow, Pictured, Place, Row
@@ -149,13 +150,7 @@ def test_a6_the_loss_is_the_mean_over_a_step(
     if not calm.exists():
         make_tiny_llava(calm, dropout=0.0)
     rows = visual_questions(6, pairs=True)
-    training = {
-        "optim": "sgd",
-        "learning_rate": 0.1,
-        "lr_scheduler_type": "constant",
-        "warmup_steps": 0,
-        "max_steps": 2,
-        "max_grad_norm": 0.0,
+    training = PLAIN | {
         "per_device_train_batch_size": batch,
         "gradient_accumulation_steps": accumulated,
     }

@@ -1,18 +1,17 @@
 """Rows of labelled images: the image file as it is, and its label, for `image_classification`."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from trainer_core.data.arrow import ArrowRows
 from trainer_core.data.images import decoded, found_image
-from trainer_core.data.labels import LabelMap
+from trainer_core.data.label_rows import LabelRows
 from trainer_core.data.layout import Layout
-from trainer_core.data.row_encoder import EncodingSetup, Numbered, Outcomes
-from trainer_core.data.rows import BadRow, Place
+from trainer_core.data.row_encoder import EncodingSetup
+from trainer_core.data.rows import Place
 from trainer_core.spec import ImageClassificationTask
 from trainer_core.task_facts import block_of
 
@@ -55,7 +54,7 @@ class LabelledImageRow:
         return [self.label]
 
 
-class LabelledImageRows:
+class LabelledImageRows(LabelRows):
     """One row an image, which is decoded once here, so that a broken one is found before training.
 
     The label map is known when all training rows have been read.
@@ -66,35 +65,11 @@ class LabelledImageRows:
 
     def __init__(self, setup: EncodingSetup) -> None:
         task = block_of(setup.spec, ImageClassificationTask)
-        self._map = LabelMap(task.label_names)
-
-    def encode(self, samples: Numbered, format_: str, field: str) -> Outcomes:  # noqa: ARG002 - the protocol's
-        """Image files, looked through, with provisional labels."""
-        may_be_new = field.startswith("data.train")
-        for place, sample in samples:
-            try:
-                yield place, self._row(place, sample, may_be_new=may_be_new)
-            except BadRow as problem:
-                yield place, problem
+        super().__init__(task.label_names)
 
     def cut(self, row: LabelledImageRow, *, keep_end: bool) -> LabelledImageRow:
         """Never asked for: no row is too long."""
         raise NotImplementedError
-
-    def split(self, row: LabelledImageRow) -> Sequence[LabelledImageRow]:
-        """Never asked for."""
-        raise NotImplementedError
-
-    def arrange(self, rows: ArrowRows, chosen: Sequence[int]) -> Iterator[Mapping[str, Any]]:
-        """The rows with their final label ids."""
-        ids = self._map.final_ids()
-        for number in chosen:
-            row = rows[number]
-            yield row | {"labels": ids[row["labels"]]}
-
-    def facts(self) -> dict[str, Any]:
-        """The names of the labels in the order of their ids."""
-        return {"labels": self._map.names()}
 
     def example(self, row: LabelledImageRow) -> dict[str, Any]:
         """The first image in words, and its label as the row said it."""

@@ -1,13 +1,13 @@
 """Rows of labelled texts: tokens of a text or a pair, and its label, for `text_classification`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer_core.data.arrow import ArrowRows
-from trainer_core.data.labels import LabelMap, as_number
+from trainer_core.data.label_rows import LabelRows
+from trainer_core.data.labels import as_number
 from trainer_core.data.layout import ColumnKind, Layout
-from trainer_core.data.row_encoder import EncodingSetup, Numbered, Outcomes
+from trainer_core.data.row_encoder import EncodingSetup
 from trainer_core.data.rows import BadRow, LabelledText, Place
 from trainer_core.spec import TextClassificationTask
 from trainer_core.task_facts import block_of
@@ -59,27 +59,18 @@ class LabelledRow:
         return self.label if isinstance(self.label, list) else [self.label]
 
 
-class LabelledRows:
+class LabelledRows(LabelRows):
     """One row a text; the label map is known when all training rows have been read."""
 
     def __init__(self, setup: EncodingSetup) -> None:
         self._task = block_of(setup.spec, TextClassificationTask)
         self._tokenizer = setup.tokenizer
-        self._map = LabelMap(self._task.label_names)
+        super().__init__(self._task.label_names)
         self._typed = _TYPES in setup.tokenizer.model_input_names
         self.max_length = self.row_limit = self._task.max_length or MAX_LENGTH
         staged = _STAGED[self._task.problem_type]
         self.staged = self._layout(staged)
         self.final = self._layout("floats" if staged == "ints" else staged)
-
-    def encode(self, samples: Numbered, format_: str, field: str) -> Outcomes:  # noqa: ARG002 - the protocol's
-        """Tokens of each text, with the special tokens that the model expects around it."""
-        may_be_new = field.startswith("data.train")
-        for place, sample in samples:
-            try:
-                yield place, self._row(place, sample, may_be_new=may_be_new)
-            except BadRow as problem:
-                yield place, problem
 
     def cut(self, row: LabelledRow, *, keep_end: bool) -> LabelledRow:
         """The longer text of a pair is cut first; special tokens stay."""
@@ -87,20 +78,9 @@ class LabelledRows:
         tokens = self._tokens(row.sample, truncation=True, max_length=self.max_length)
         return LabelledRow(row.place, row.sample, tokens, row.label)
 
-    def split(self, row: LabelledRow) -> Sequence[LabelledRow]:
-        """Never asked for: a part of a text need not have the label of the whole."""
-        raise NotImplementedError
-
-    def arrange(self, rows: ArrowRows, chosen: Sequence[int]) -> Iterator[Mapping[str, Any]]:
-        """The rows with their final label ids."""
-        ids = self._map.final_ids()
-        for number in chosen:
-            row = rows[number]
-            yield row | {"labels": self._final(row["labels"], ids)}
-
     def facts(self) -> dict[str, Any]:
         """The names of the labels in the order of their ids."""
-        return {} if self._task.problem_type == "regression" else {"labels": self._map.names()}
+        return {} if self._task.problem_type == "regression" else super().facts()
 
     def example(self, row: LabelledRow) -> dict[str, Any]:
         """The text as the model sees it, and its label as the row said it."""
@@ -141,4 +121,4 @@ class LabelledRows:
         if self._task.problem_type == "multi_label_classification":
             hot = {ids[i] for i in label}
             return [float(i in hot) for i in range(len(ids))]
-        return ids[label]
+        return super()._final(label, ids)

@@ -1,13 +1,19 @@
 """Classification of images on Transformers' Trainer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from trainer_core.arguments import loop_arguments
 from trainer_core.context import TrainContext
 from trainer_core.hardware import Hardware
 from trainer_core.image_batches import ImageCollator
-from trainer_core.labelled import LabelLoop, label_options, label_problems, learn_labels
+from trainer_core.labelled import (
+    LabelLoop,
+    label_options,
+    label_problems,
+    learn_labels,
+    replaces_head,
+)
 from trainer_core.loading import is_head
 from trainer_core.loop import attach, trainer_class
 from trainer_core.problems import Problem
@@ -22,15 +28,6 @@ from trainer_core.task_facts import (
     block_of,
 )
 
-
-def _options(spec: TrainSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
-    return label_options(block_of(spec, ImageClassificationTask), facts)
-
-
-def _replaces_head(spec: TrainSpec) -> bool:
-    return block_of(spec, ImageClassificationTask).ignore_mismatched_sizes
-
-
 FACTS = TaskFacts(
     formats=("labelled_images",),
     rows="labelled_images",
@@ -39,8 +36,8 @@ FACTS = TaskFacts(
         "a model that can classify images",
         None,
         new_head=True,
-        options=_options,
-        replaces_head=_replaces_head,
+        options=label_options,
+        replaces_head=replaces_head,
         reader=IMAGE_PROCESSOR,
         trains_head=True,
     ),

@@ -1,13 +1,14 @@
 """Masked language modelling on plain documents, on Transformers' Trainer: continued or new."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from trainer_core.arguments import loop_arguments
+from trainer_core.asked_tokens import AskedTokens
 from trainer_core.context import TrainContext
 from trainer_core.errors import InvalidSpec
 from trainer_core.hardware import Hardware
-from trainer_core.loop import IGNORED, ExactLoop, Scores, attach, trainer_class
+from trainer_core.loop import Scores, attach, trainer_class
 from trainer_core.masking import MaskingCollator, MaskRules
 from trainer_core.measures import MaskedScores
 from trainer_core.problems import Problem
@@ -109,36 +110,8 @@ def build_trainer(context: TrainContext) -> Any:
     return trainer
 
 
-class MaskedLoop(ExactLoop):
+class MaskedLoop(AskedTokens):
     """The loss is the mean over all masked tokens of a step."""
-
-    def compute_loss(
-        self,
-        model: Any,
-        inputs: Any,
-        return_outputs: bool = False,  # noqa: FBT001, FBT002 - Trainer's signature
-        num_items_in_batch: Any = None,
-    ) -> Any:
-        """Summed loss of a batch over the masked tokens of the step (alone: those of the batch).
-
-        Logits are handed on for masked tokens alone, in their order: (masked tokens, vocabulary).
-        """
-        from torch.nn import functional
-
-        labels = inputs["labels"]
-        outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-        asked = labels != IGNORED
-        logits = outputs.logits[asked].float()
-        items = asked.sum() if num_items_in_batch is None else num_items_in_batch
-        loss = functional.cross_entropy(logits, labels[asked], reduction="sum") / items
-        return (loss, {"loss": loss, "logits": logits}) if return_outputs else loss
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:  # noqa: ARG002 - Trainer's signature
-        return sum(int((batch["labels"] != IGNORED).sum()) for batch in batch_samples)
-
-    def batch_weight(self, inputs: Mapping[str, Any]) -> float:
-        """Masked tokens."""
-        return int((inputs["labels"] != IGNORED).sum())
 
     def scores(self) -> Scores:
         """Perplexity and accuracy of the masked tokens."""

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer_core.arguments import loop_arguments
+from trainer_core.asked_tokens import AskedTokens
 from trainer_core.context import TrainContext
 from trainer_core.hardware import Hardware
-from trainer_core.loop import IGNORED, ExactLoop, Scores, attach, trainer_class
+from trainer_core.loop import Scores, attach, trainer_class
 from trainer_core.model_parts import freeze, frozen_parts, outside_of
 from trainer_core.problems import Problem
 from trainer_core.spec import MultimodalTask, TrainSpec
@@ -100,36 +101,14 @@ def build_trainer(context: TrainContext) -> Any:
     return trainer
 
 
-class AnswerLoop(ExactLoop):
+class AnswerLoop(AskedTokens):
     """The loss is the mean over all trained tokens of a step."""
 
-    def compute_loss(
-        self,
-        model: Any,
-        inputs: Any,
-        return_outputs: bool = False,  # noqa: FBT001, FBT002 - Trainer's signature
-        num_items_in_batch: Any = None,
-    ) -> Any:
-        """Summed loss of a batch over the trained tokens of the step (alone: those of the batch).
+    shift = 1
 
-        Logits are handed on for trained tokens alone, in their order: (trained tokens, vocabulary).
-        """
-        from torch.nn import functional
-
-        given = {name: value for name, value in inputs.items() if name != "labels"}
-        labels = inputs["labels"][:, 1:]
-        asked = labels != IGNORED
-        logits = model(**given, use_cache=False).logits[:, :-1][asked].float()
-        items = asked.sum() if num_items_in_batch is None else num_items_in_batch
-        loss = functional.cross_entropy(logits, labels[asked], reduction="sum") / items
-        return (loss, {"loss": loss, "logits": logits}) if return_outputs else loss
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:  # noqa: ARG002 - Trainer's signature
-        return sum(int(self.batch_weight(batch)) for batch in batch_samples)
-
-    def batch_weight(self, inputs: Mapping[str, Any]) -> float:
-        """Trained tokens."""
-        return int((inputs["labels"][:, 1:] != IGNORED).sum())
+    def said(self, model: Any, given: Mapping[str, Any]) -> Any:
+        """Logits without a cache of keys and values."""
+        return model(**given, use_cache=False).logits
 
     def scores(self) -> Scores:
         """Perplexity and accuracy of the trained tokens."""

@@ -1,6 +1,6 @@
 """Classification of texts or pairs of texts, and regression, on Transformers' Trainer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from trainer_core.arguments import loop_arguments
@@ -14,21 +14,13 @@ from trainer_core.labelled import (
     label_options,
     label_problems,
     learn_labels,
+    replaces_head,
 )
 from trainer_core.loop import attach, trainer_class
 from trainer_core.padding import PaddedCollator
 from trainer_core.problems import Problem
 from trainer_core.spec import TextClassificationTask, TrainSpec
 from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
-
-
-def _options(spec: TrainSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
-    return label_options(block_of(spec, TextClassificationTask), facts)
-
-
-def _replaces_head(spec: TrainSpec) -> bool:
-    return block_of(spec, TextClassificationTask).ignore_mismatched_sizes
-
 
 FACTS = TaskFacts(
     formats=("classification",),
@@ -38,8 +30,8 @@ FACTS = TaskFacts(
         "a model that can classify texts",
         "SEQ_CLS",
         new_head=True,
-        options=_options,
-        replaces_head=_replaces_head,
+        options=label_options,
+        replaces_head=replaces_head,
     ),
     defaults=Defaults(
         learning_rate=5e-5,

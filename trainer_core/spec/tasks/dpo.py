@@ -4,8 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from trainer_core.spec.base import TaskBlock
-from trainer_core.spec.model import ModelRef
+from trainer_core.spec.tasks.compared import ComparedTask
 
 LossType = Literal[
     "sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot",
@@ -14,15 +13,14 @@ LossType = Literal[
 LossWeight = Annotated[float, Field(gt=0, le=1_000_000)]
 
 
-class DpoTask(TaskBlock):
+class DpoTask(ComparedTask):
     """Direct preference optimization of a causal language model; names as in TRL's DPOConfig."""
 
     without_effect_on_rows: ClassVar[frozenset[str]] = frozenset(
         {
             "beta", "loss_type", "loss_weights", "label_smoothing", "ld_alpha", "f_divergence_type",
-            "f_alpha_divergence_coef", "use_weighting", "discopop_tau", "reference", "ref_model",
-            "precompute_ref_batch_size", "sync_ref_model", "ref_model_mixup_alpha",
-            "ref_model_sync_steps", "disable_dropout",
+            "f_alpha_divergence_coef", "use_weighting", "discopop_tau",
+            *ComparedTask.of_the_reference,
         }
     )  # fmt: skip
 
@@ -47,29 +45,3 @@ class DpoTask(TaskBlock):
     f_alpha_divergence_coef: float = Field(0.5, ge=-100, le=100)
     use_weighting: bool = Field(False, description="WPO: weigh pairs by their likelihood.")
     discopop_tau: float = Field(0.05, gt=0, le=1000)
-    reference: Literal["adapter_disabled", "model", "precomputed"] | None = Field(
-        None,
-        description="What answers are compared with: the model without its adapter (default with "
-        "one), a model beside it (default without one), or its values, computed before training.",
-    )
-    ref_model: ModelRef | None = Field(
-        None, description="The reference, where it is not the model that is started from."
-    )
-    precompute_ref_batch_size: int | None = Field(None, ge=1, le=65_536)
-    sync_ref_model: bool = Field(
-        False, description="TR-DPO: let the reference follow the model from time to time."
-    )
-    ref_model_mixup_alpha: float = Field(0.6, gt=0, le=1)
-    ref_model_sync_steps: int = Field(512, ge=1, le=1_000_000_000)
-    disable_dropout: bool = True
-    max_length: int | None = Field(
-        None, ge=8, le=1_048_576, description="Tokens of a prompt with its answer. Default: 1024."
-    )
-    chat_template: str = Field(
-        "auto",
-        max_length=65_536,
-        description="As for `sft`: `auto`, `tokenizer` or a Jinja template.",
-    )
-    default_system: str | None = Field(
-        None, max_length=16_384, description="System message for conversations without one."
-    )
