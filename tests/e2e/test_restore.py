@@ -19,7 +19,7 @@ from polar.manifest import verify
 from tests.e2e.harness import World, running_stack
 from tests.services import ROOT, wait_until
 
-pytestmark = [pytest.mark.train, pytest.mark.drill]
+pytestmark = [pytest.mark.train, pytest.mark.drill, pytest.mark.timeout(900)]
 
 STEPS = 60
 
@@ -86,12 +86,11 @@ def stored_steps(world: World, job_id: str) -> list[int]:
 def test_the_restored_world_goes_on(world: World, tmp_path: Path) -> None:
     undisturbed = slow_job(world)
     world.until(undisturbed, "succeeded")
-    running = slow_job(world)
-    trainer = world.trainer(running)
-    wait_until(lambda: stored_steps(world, running), timeout=90)
     with uploading(world, tmp_path) as uploads:
         wait_until(lambda: len(uploads.done) > 3, timeout=60)
-        trainer.suspend()  # in the midst of its training, with uploads and events on their way
+        running = slow_job(world)
+        trainer = world.freeze_after(running, 12)  # in its midst; others carry what it left
+        wait_until(lambda: stored_steps(world, running), timeout=90)
         before = dict(uploads.done)
         waiting = world.submit(steps=4, task={"max_length": 63})
         taken = polar(world.home.path, "backup", str(tmp_path / "백업.tar"))

@@ -172,7 +172,7 @@ def test_a_compressed_body_is_not_unpacked(api: Api) -> None:
 
 def upload(api: Api, name: str, content: bytes) -> httpx.Response:
     query = {"name": "bomb", "file_name": name}
-    return api.client.post("/datasets", params=query, content=content, timeout=120)
+    return api.client.post("/datasets", params=query, content=content, timeout=600)
 
 
 def packed(block: bytes, times: int) -> bytes:
