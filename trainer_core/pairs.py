@@ -7,6 +7,7 @@ from trainer_core.meter import Meter
 from trainer_core.problems import Problem
 from trainer_core.references import reference_problems
 from trainer_core.spec import DpoTask
+from trainer_core.task_rules import dotted
 
 _SMOOTHED = {"robust", "exo_pair", "aot", "aot_unpaired"}
 _DIVERGENT = {
@@ -60,7 +61,7 @@ class PairCollator:
 def preference_problems(task: DpoTask, reference: str, *, adapted: bool) -> Iterator[Problem]:
     """What cannot work about a preference task whose reference is `reference`."""
     for field, message in (*_losses(task), *reference_problems(task, reference, adapted=adapted)):
-        yield Problem(pointer=f"/task/{field}", message=f"task.{field} {message}")
+        yield Problem(pointer=f"/task/{field}", message=f"task.{dotted(field)} {message}")
 
 
 def _losses(task: DpoTask) -> Iterator[tuple[str, str]]:

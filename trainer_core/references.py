@@ -9,6 +9,7 @@ from trainer_core.context import TrainContext
 from trainer_core.errors import InvalidSpec
 from trainer_core.spec import ModelRef, TrainSpec
 from trainer_core.task_facts import ADAPTERS
+from trainer_core.task_rules import further_model_problems
 
 _STATE = "reference.safetensors"
 COMPARED_ADAPTERS = ADAPTERS | {
@@ -73,10 +74,7 @@ def _other_model(task: Referring, reference: str) -> Iterator[tuple[str, str]]:
         return
     if reference == "adapter_disabled":
         yield "ref_model", "is not used with reference 'adapter_disabled': leave one of them out"
-    if model.source not in ("hub", "folder"):
-        yield "ref_model", f"cannot come from source '{model.source}': use 'hub' or 'folder'"
-    if model.token is not None:
-        yield "ref_model", "cannot have a token of its own: use a public model, or a folder"
+    yield from further_model_problems("ref_model", model)
 
 
 def reference_model(context: TrainContext, task: Referring) -> Any:

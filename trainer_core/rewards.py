@@ -25,6 +25,7 @@ from trainer_core.spec.rewards import (
     Reward,
     RewardModel,
 )
+from trainer_core.task_rules import further_model_problems
 
 Scores = Callable[..., list[float]]
 """Called with `completions`, `completion_ids` and the columns of prepared rows, by name."""
@@ -205,10 +206,7 @@ def _pattern_problem(reward: RegexMatch) -> Iterator[tuple[str, str]]:
 
 
 def _model_problem(reward: RewardModel) -> Iterator[tuple[str, str]]:
-    if reward.model.source not in ("hub", "folder"):
-        yield "model", f"cannot come from source '{reward.model.source}': use 'hub' or 'folder'"
-    if reward.model.token is not None:
-        yield "model", "cannot have a token of its own: use a public model, or a folder"
+    yield from further_model_problems("model", reward.model)
 
 
 _CHECKS: dict[type, Callable[[Any], Iterator[tuple[str, str]]]] = {

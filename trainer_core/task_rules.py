@@ -5,7 +5,7 @@ from typing import Any
 
 from trainer_core.data.named_templates import NAMED, WORDS
 from trainer_core.problems import Problem
-from trainer_core.spec import DataSource, LoraAdapter, TrainSpec
+from trainer_core.spec import DataSource, LoraAdapter, ModelRef, TrainSpec
 
 
 def template_problem(template: str) -> Iterator[Problem]:
@@ -17,6 +17,20 @@ def template_problem(template: str) -> Iterator[Problem]:
             f"({', '.join(NAMED)}) nor a Jinja template: give one of these"
         )
         yield Problem(pointer="/task/chat_template", message=text, value=shown)
+
+
+def further_model_problems(field: str, model: ModelRef) -> Iterator[tuple[str, str]]:
+    """(field, message) of what a model beside the trained one cannot be; `field` names it."""
+    if model.source not in ("hub", "folder"):
+        text = "which is for the trained model alone: use 'hub' or 'folder'"
+        yield f"{field}/source", f"is '{model.source}', {text}"
+    if model.token is not None:
+        yield f"{field}/token", "is for the trained model alone: use a public one, or a folder"
+    if model.source == "folder" and model.revision is not None:
+        yield f"{field}/revision", "has no effect with source 'folder': leave it out"
+    for name in ("add_tokens", "add_special_tokens"):
+        if getattr(model, name):
+            yield f"{field}/{name}", "has no effect on a model that is not trained: leave it out"
 
 
 _CODE = ("auto_map", "custom_pipelines")

@@ -126,7 +126,7 @@ LORA = {"type": "lora", "r": 4}
         (
             {"ref_model": {"source": "job", "name_or_path": "job_1"}},
             None,
-            "ref_model",
+            "ref_model/source",
             "use 'hub' or 'folder'",
         ),
         ({"sync_ref_model": True}, LORA, "sync_ref_model", "no adapter"),

@@ -172,14 +172,14 @@ GUIDE = {"name_or_path": "owner/guide"}
         (
             {"loss": "gist", "guide": GUIDE | {"source": "job"}},
             {},
-            "/task/guide",
+            "/task/guide/source",
             "use 'hub' or 'folder'",
         ),
         (
             {"loss": "gist", "guide": GUIDE | {"token": {"secret": "hub"}}},
             {},
-            "/task/guide",
-            "a public model",
+            "/task/guide/token",
+            "a public one",
         ),
         (
             {"loss": "cached_mnrl", "adaptive_layer": {}},

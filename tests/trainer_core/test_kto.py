@@ -99,7 +99,7 @@ def test_rows_that_cannot_be_used(row: dict[str, Any], format_: str, message: st
         (
             {"ref_model": {"source": "job", "name_or_path": "job_1"}},
             None,
-            "ref_model",
+            "ref_model/source",
             "use 'hub' or 'folder'",
         ),
         ({"chat_template": "chatnl"}, None, "chat_template", "nor a Jinja template"),

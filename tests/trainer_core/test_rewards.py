@@ -146,13 +146,13 @@ def test_names_tell_rewards_of_one_type_apart() -> None:
         ({"type": "exact_match", "weight": 0}, "weight", "is 0"),
         (
             {"type": "reward_model", "model": {"source": "job", "name_or_path": "job_1"}},
-            "model",
+            "model/source",
             "use 'hub' or 'folder'",
         ),
         (
             {"type": "reward_model", "model": {"name_or_path": "a/b", "token": {"secret": "s"}}},
-            "model",
-            "cannot have a token of its own",
+            "model/token",
+            "is for the trained model alone",
         ),
     ],
 )

@@ -8,6 +8,7 @@ from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
 from trainer_core.spec import EvaluationTask, TrainSpec
 from trainer_core.task_facts import ADAPTERS, CardText, Defaults, ModelKind, TaskFacts, block_of
+from trainer_core.task_rules import dotted, further_model_problems
 
 _NOTHING = "an evaluation measures the model as it is: leave adapter out"
 FACTS = TaskFacts(
@@ -33,10 +34,15 @@ def open_fields(spec: TrainSpec) -> dict[str, Any]:  # noqa: ARG001 - the protoc
 
 def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  # noqa: ARG001 - the protocol's
     """Fields of training and publishing, and a baseline from where it cannot come."""
-    kept = {"/checkpoint/save_total_limit", "/checkpoint/resume", "/publish/registry"}
+    kept = {"/publish/registry"}  # `resolve` sets it to false
     for block, reason in (("training", _TRAINING), ("checkpoint", _TRAINING)):
         yield from _useless(spec, block, reason, kept | {f"/training/{name}" for name in _USED})
     yield from _useless(spec, "publish", _PUBLISHING, kept)
+    for name in ("strategy", "steps"):
+        value = getattr(spec.evaluation, name)
+        if value not in (None, "auto", "epoch"):  # the last is what `resolve` fills in
+            text = f"evaluation.{name} has no effect, because there is one evaluation: leave it out"
+            yield Problem(pointer=f"/evaluation/{name}", message=text, value=repr(value))
     if spec.evaluation.compare_base:
         text = (
             "evaluation.compare_base has no effect, because nothing is trained: name the other"
@@ -44,12 +50,10 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
         )
         yield Problem(pointer="/evaluation/compare_base", message=text, value="true")
     baseline = block_of(spec, EvaluationTask).baseline
-    if baseline is not None and baseline.source not in ("hub", "folder"):
-        text = f"task.baseline cannot come from source '{baseline.source}': use 'hub' or 'folder'"
-        yield Problem(pointer="/task/baseline/source", message=text, value=repr(baseline.source))
-    if baseline is not None and baseline.token is not None:
-        text = "task.baseline cannot have a token of its own: use a public model, or a folder"
-        yield Problem(pointer="/task/baseline/token", message=text)
+    if baseline is not None:
+        for field, message in further_model_problems("baseline", baseline):
+            text = f"task.{dotted(field)} {message}"
+            yield Problem(pointer=f"/task/{field}", message=text)
 
 
 def _useless(spec: TrainSpec, block: str, reason: str, kept: set[str]) -> Iterator[Problem]:

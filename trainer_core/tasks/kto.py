@@ -23,7 +23,7 @@ from trainer_core.references import (
 )
 from trainer_core.spec import KtoTask, TrainSpec
 from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
-from trainer_core.task_rules import lasting_base_problems, template_problem
+from trainer_core.task_rules import dotted, lasting_base_problems, template_problem
 
 
 def _frozen_copies(spec: TrainSpec) -> int:
@@ -80,7 +80,7 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
     task = block_of(spec, KtoTask)
     reference = task.reference or open_fields(spec)["reference"]
     for field, message in reference_problems(task, reference, adapted=spec.adapts):
-        yield Problem(pointer=f"/task/{field}", message=f"task.{field} {message}")
+        yield Problem(pointer=f"/task/{field}", message=f"task.{dotted(field)} {message}")
     if reference != "model":
         yield from lasting_base_problems(spec)
     yield from template_problem(task.chat_template)

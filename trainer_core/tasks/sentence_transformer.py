@@ -27,6 +27,7 @@ from trainer_core.loop import ExactLoop, Scores, attach, trainer_class
 from trainer_core.problems import Problem
 from trainer_core.spec import SentenceTransformerTask, TrainSpec
 from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
+from trainer_core.task_rules import dotted, further_model_problems
 
 _TRAINED = "trained.safetensors"
 
@@ -100,7 +101,7 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
         for field, message in loss_problems(spec, task.loss):
             yield Problem(pointer="/" + field.replace(".", "/"), message=message)
     for field, message in (*_matryoshka(task), *_guide(task), *_patterns(task)):
-        yield Problem(pointer=f"/task/{field}", message=f"task.{field} {message}")
+        yield Problem(pointer=f"/task/{field}", message=f"task.{dotted(field)} {message}")
     if spec.training.neftune_noise_alpha is not None:
         text = "training.neftune_noise_alpha has no effect on sentence embeddings: leave it out"
         yield Problem(pointer="/training/neftune_noise_alpha", message=text)
@@ -128,12 +129,8 @@ def _matryoshka(task: SentenceTransformerTask) -> Iterator[tuple[str, str]]:
 
 
 def _guide(task: SentenceTransformerTask) -> Iterator[tuple[str, str]]:
-    if task.guide is None:
-        return
-    if task.guide.source not in ("hub", "folder"):
-        yield "guide", f"cannot come from source '{task.guide.source}': use 'hub' or 'folder'"
-    if task.guide.token is not None:
-        yield "guide", "cannot have a token of its own: use a public model, or a folder"
+    if task.guide is not None:
+        yield from further_model_problems("guide", task.guide)
 
 
 def _patterns(task: SentenceTransformerTask) -> Iterator[tuple[str, str]]:
