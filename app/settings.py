@@ -64,6 +64,11 @@ class Settings(BaseSettings):
     model_folders: list[Path] = Field(
         default_factory=list, description="Folders that `folder` models may be read from."
     )
+    moved_folders: dict[str, str] = Field(
+        default_factory=dict,
+        description="Folders of models that lie elsewhere now, former: present; specs may name the "
+        "former. `polar up` sets it on a restored installation.",
+    )
     outbound_allow: list[str] = Field(
         default_factory=list,
         description="Hosts and networks that trainers may reach although they are not public.",

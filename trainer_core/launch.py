@@ -10,13 +10,17 @@ from pydantic import TypeAdapter
 
 from trainer_core.errors import InvalidSpec
 from trainer_core.spec import Launch, Paths, TrainSpec
+from trainer_core.words import say
 
 SECRETS_FD = "POLAR_SECRETS_FD"
+OF_THE_SERVICE = ("name", "labels", "priority", "compute", "retry")
+"""Fields of a job's spec that no run looks at: they say where and in what order jobs run."""
 
 
 def read_launch(path: Path, out: Path | None = None) -> Launch:
     """Read a Launch, or a TrainSpec that becomes one with its work folder at `out`.
 
+    The spec of a job is taken too: what is for the service alone is left out, and told.
     Raises InvalidSpec for a file that cannot be read, and pydantic's ValidationError for one
     that says something wrong.
     """
@@ -24,7 +28,14 @@ def read_launch(path: Path, out: Path | None = None) -> Launch:
     if _is_launch(document):
         launch = Launch.model_validate(document)
         return launch if out is None else _moved(launch, out)
-    return standalone(TrainSpec.model_validate(document), path.stem, out)
+    return standalone(TrainSpec.model_validate(_for_a_run(document)), path.stem, out)
+
+
+def _for_a_run(document: dict[str, Any]) -> dict[str, Any]:
+    left_out = [name for name in OF_THE_SERVICE if name in document]
+    if left_out:
+        say(f"left out, for the service alone: {', '.join(left_out)}")
+    return {name: value for name, value in document.items() if name not in left_out}
 
 
 def is_launch(path: Path) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from trainer_core.errors import InvalidSpec, ModelUnavailable
 from trainer_core.hub_client import be_patient
 from trainer_core.launch import secret
+from trainer_core.moved import present_place
 from trainer_core.spec import Launch, ModelRef, Paths
 
 FIELD = "model.name_or_path"
@@ -39,7 +40,7 @@ def locate(model: ModelRef, paths: Paths, secrets: Mapping[str, str]) -> ModelSo
     if paths.model is not None:
         return _local(Path(paths.model), model)
     if model.source == "folder":
-        return _local(allowed_folder(model.name_or_path, paths.model_folders), model)
+        return _local(allowed_folder(model.name_or_path, paths), model)
     if model.source != "hub":
         raise InvalidSpec(
             f"a model of source '{model.source}' must be fetched first: give its folder in"
@@ -49,9 +50,10 @@ def locate(model: ModelRef, paths: Paths, secrets: Mapping[str, str]) -> ModelSo
     return _hub(model, secrets)
 
 
-def allowed_folder(name: str, folders: list[str] | None) -> Path:
-    """A model's folder; raises InvalidSpec where it lies outside of the allowed ones."""
-    path = Path(os.path.realpath(name))
+def allowed_folder(name: str, paths: Paths) -> Path:
+    """Where a model's folder lies now; raises InvalidSpec outside of the allowed ones."""
+    folders = paths.model_folders
+    path = Path(os.path.realpath(present_place(name, paths.moved)))
     if folders is not None and not any(
         path.is_relative_to(os.path.realpath(folder)) for folder in folders
     ):
@@ -87,14 +89,14 @@ def local_parameters(launch: Launch) -> int | None:
 
     Of a published adapter those of its base, where that lies in a folder too.
     """
-    model = launch.spec.model
+    model, moved = launch.spec.model, launch.paths.moved
     name = launch.paths.model or (model.name_or_path if model.source == "folder" else None)
     if name is None:
         return None
-    folder = Path(name) / (model.subfolder or "")
+    folder = Path(present_place(name, moved)) / (model.subfolder or "")
     try:
         if (base := adapter_base(folder)) is not None:
-            folder = Path(base[0])
+            folder = Path(present_place(base[0], moved))
         counts = [_tensors_in(path) for path in folder.glob("*.safetensors")]
     except (ModelUnavailable, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # loading it will say what is wrong

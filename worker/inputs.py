@@ -129,4 +129,5 @@ def _paths(settings: Settings, work: Path) -> Paths:
         work=str(work),
         data_folders=[str(folder) for folder in settings.data_folders],
         model_folders=[str(folder) for folder in settings.model_folders],
+        moved=settings.moved_folders,
     )

@@ -17,6 +17,7 @@ from app.preparations.service import PreparationFailure
 from app.settings import Settings
 from app.storage import Store, StoreUnavailable, join_key
 from trainer_core.data.key import content_key
+from trainer_core.moved import present_place
 from trainer_core.publish.manifest import MANIFEST, write_durably
 from trainer_core.spec import Launch
 from worker import forks
@@ -214,5 +215,5 @@ def _tokenizer_folder(launch: Launch) -> Path | None:
     if launch.paths.model is not None:
         return Path(launch.paths.model)
     if launch.spec.model.source == "folder":
-        return Path(launch.spec.model.name_or_path)
+        return Path(present_place(launch.spec.model.name_or_path, launch.paths.moved))
     return None

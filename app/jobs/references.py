@@ -14,6 +14,7 @@ from app.models import Dataset, Job, ModelVersion, Secret
 from app.settings import Settings
 from trainer_core.data.jinja import syntax_problem
 from trainer_core.data.named_templates import WORDS
+from trainer_core.moved import present_place
 from trainer_core.spec import DataSource, ModelRef, SecretRef
 
 _STORED = ("upload", "dataset")
@@ -80,9 +81,8 @@ def _folders(
         if source.source == "folder"
     ]
     if model.source == "folder":
-        asked.append(
-            ("/model/name_or_path", model.name_or_path, settings.model_folders, "model_folders")
-        )
+        place = present_place(model.name_or_path, settings.moved_folders)
+        asked.append(("/model/name_or_path", place, settings.model_folders, "model_folders"))
     return [
         FieldProblem(pointer=pointer, message=reason, value=path)
         for pointer, path, allowed, setting in asked
@@ -101,7 +101,8 @@ def _refusal(path: str, allowed: list[Path], setting: str) -> str | None:
     except (OSError, RuntimeError):
         return "this is a link that leads to itself"
     if not any(real.is_relative_to(folder.resolve()) for folder in allowed):
-        return f"this is outside of the folders that {setting} allows"
+        known = ", ".join(map(str, allowed))
+        return f"this is outside of the folders that {setting} allows: {known}"
     try:
         return None if real.exists() else "there is no such file or folder"
     except OSError:
@@ -135,7 +136,8 @@ def _datasets(
         found = there.get(source.path)
         if found is None:
             message: str | None = (
-                f"there is no data set {source.path} in this project; GET /datasets lists them"
+                f"there is no data set {source.path} in this project: name one by its id, "
+                "GET /datasets lists them"
             )
         elif found.source == "s3":
             keys = source.token is not None

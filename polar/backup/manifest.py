@@ -66,6 +66,9 @@ class Manifest(BaseModel):
     versions: Versions
     bucket: str
     next_transaction: int = Field(description="No transaction of the snapshot has this id.")
+    former_models: list[str] = Field(
+        default_factory=list, description="Where the folder of models has lain: specs name it."
+    )
     files: list[Entry]
     defects: list[Defect] = Field(default_factory=list)
 

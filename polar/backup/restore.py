@@ -31,6 +31,7 @@ from polar.backup.objects import Bucket
 from polar.backup.places import Place, contains, services
 from polar.backup.take import Tell, mlflow_version
 from polar.stack.home import Home, in_use
+from polar.stack.private import write_private
 from polar.stack.processes import Stack
 from polar.stack.services import Postgres, postgres_binaries
 
@@ -170,6 +171,8 @@ def _folder(archive: Archive, draft: Home) -> None:
     for entry in archive.manifest.files:
         if entry.file == SETTINGS or entry.file.startswith(f"{MODELS}/"):
             _lay(archive, entry, draft.path / _inside(entry.file))
+    if archive.manifest.former_models:
+        write_private(draft.former_models_file, json.dumps(archive.manifest.former_models))
 
 
 def _inside(name: str) -> str:

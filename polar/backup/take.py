@@ -83,6 +83,7 @@ def take(place: Place, target: Path, passphrase: str | None, tell: Tell) -> Take
             versions=_versions(snapshot, tracking=place.tracking_url is not None),
             bucket=place.store.bucket,
             next_transaction=snapshot.next_transaction,
+            former_models=[] if place.home is None else place.home.model_places(),
             files=draft.files,
             defects=find_defects(references, copy.copied, copy.manifests),
         )

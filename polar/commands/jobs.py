@@ -64,7 +64,9 @@ def list_jobs(
         table.add_column(column)
     for job in jobs:
         progress, metrics = job.get("progress") or {}, job.get("latest_metrics") or {}
-        step = f"{progress['step']}/{progress.get('total_steps', '?')}" if progress else ""
+        step = (
+            f"{progress['step']}/{progress.get('total_steps', '?')}" if "step" in progress else ""
+        )
         loss = f"{metrics['loss']:.3f}" if "loss" in metrics else ""
         words = (job["id"], escape(job["name"]), job["status"], job.get("phase") or "", step, loss)
         table.add_row(*words, job["created_at"][:19].replace("T", " "))

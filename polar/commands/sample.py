@@ -86,7 +86,8 @@ def tune(home: Home, client: Client) -> dict[str, Any]:
     seen = follow(job["id"], client.events(job["id"]), out)
     job = client.get(job["id"])
     if job["status"] != "succeeded":
-        raise SampleFailed(f"the job ended as {job['status']}: {job.get('message')}")
+        why = f": {job['message']}" if job.get("message") else ""
+        raise SampleFailed(f"the job ended as {job['status']}{why}")
     early, late = (statistics.fmean(part or [0]) for part in (seen.losses[:5], seen.losses[-5:]))
     if late >= early:  # single steps are noisy: five at each end
         raise SampleFailed(f"the loss did not fall: {early:.2f} → {late:.2f}")

@@ -1,6 +1,7 @@
 """The data folder of one installation: where everything lies, and the ports it has chosen."""
 
 import hashlib
+import json
 import os
 import random
 import re
@@ -92,6 +93,23 @@ class Home:
         if folder.stat().st_uid != os.geteuid():
             raise PermissionError(f"{folder} belongs to someone else; set TMPDIR")
         return folder / "warm.sock"
+
+    @property
+    def models(self) -> Path:
+        """Models that jobs may read where they lie."""
+        return self.path / "models"
+
+    @property
+    def former_models_file(self) -> Path:
+        """Where `models` lay before this folder was restored from a back-up: specs name it."""
+        return self.path / "former-models.json"
+
+    def model_places(self) -> list[str]:
+        """Return all folders that `models` has lain in, the present one first."""
+        places = [str(self.models)]
+        if self.former_models_file.exists():
+            places += json.loads(self.former_models_file.read_text(encoding="utf-8"))
+        return list(dict.fromkeys(places))
 
     def settings(self) -> dict[str, object]:
         """Return what polar.toml says; nothing when there is none."""

@@ -116,6 +116,7 @@ class JoinedHost(Stack):
             "HF_HOME": str(self.home.path / "hub"),
             "POLAR_SECRET_KEY_FILE": str(key_file(self.home)),
             "POLAR_MODEL_FOLDERS": json.dumps(self.model_folders()),
+            "POLAR_MOVED_FOLDERS": json.dumps(self.moved_folders()),
         }
         return {**addresses(os.environ, self.home.settings()), **own, **self.overrides}
 

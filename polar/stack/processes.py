@@ -29,7 +29,8 @@ STORE = (
     "POLAR_S3_BUCKET",
     "POLAR_S3_REGION",
 )
-SERVICE = ("POLAR_HOME", *DATABASE, *BROKER, *STORE, "POLAR_SECRET_KEY_FILE", "POLAR_MODEL_FOLDERS")
+FOLDERS = ("POLAR_MODEL_FOLDERS", "POLAR_MOVED_FOLDERS")
+SERVICE = ("POLAR_HOME", *DATABASE, *BROKER, *STORE, "POLAR_SECRET_KEY_FILE", *FOLDERS)
 ADDRESS = ("POLAR_HOST", "POLAR_PORT", "POLAR_AUTH", "POLAR_MLFLOW_URL")
 HOST = ("POLAR_WARM_SOCKET", "HF_HOME")
 
@@ -163,7 +164,11 @@ class Stack:
         extra = [str(folder) for folder in given] if isinstance(given, list) else []
         if "POLAR_MODEL_FOLDERS" in os.environ:
             extra = json.loads(os.environ["POLAR_MODEL_FOLDERS"])
-        return [str(self.home.path / "models"), *extra]
+        return [str(self.home.models), *extra]
+
+    def moved_folders(self) -> dict[str, str]:
+        """Return where models lay before this folder was restored, each with where they do now."""
+        return {former: str(self.home.models) for former in self.home.model_places()[1:]}
 
     @cached_property
     def values(self) -> dict[str, str]:
@@ -181,6 +186,7 @@ class Stack:
             "POLAR_S3_REGION": self.s3.region,
             "POLAR_SECRET_KEY_FILE": str(self.home.secrets / "key"),
             "POLAR_MODEL_FOLDERS": json.dumps(self.model_folders()),
+            "POLAR_MOVED_FOLDERS": json.dumps(self.moved_folders()),
             "POLAR_HOST": self.host,
             "POLAR_PORT": str(self.ports["api"]),
             "POLAR_AUTH": self.auth,

@@ -185,6 +185,15 @@ def test_what_cannot_be_a_bucket_is_refused_at_once(api: Api, bucket: str) -> No
     assert "cannot be a bucket's name" in problem["message"]
 
 
+def test_what_is_for_the_service_alone_is_known_to_the_trainer() -> None:
+    """`trainer_core run` takes the specs of jobs, and leaves these fields out."""
+    from app.jobs.spec import JobSpec
+    from trainer_core.launch import OF_THE_SERVICE
+    from trainer_core.spec import TrainSpec
+
+    assert set(OF_THE_SERVICE) == set(JobSpec.model_fields) - set(TrainSpec.model_fields)
+
+
 def test_folders_are_allowed_by_list_and_links_do_not_climb_out(api: Api, tmp_path: Path) -> None:
     home = Path(api.environment["POLAR_HOME"])
     allowed = home / "open data"

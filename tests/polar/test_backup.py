@@ -106,8 +106,9 @@ def test_a_backup_is_restored_whole(taken: Taken, tmp_path: Path) -> None:
         assert (home.secrets / file.name).read_bytes() == file.read_bytes()
         assert (home.secrets / file.name).stat().st_mode & 0o777 == 0o600
     assert {path.name for path in home.path.iterdir()} == {
-        *("postgres", "s3", "secrets", "models", "polar.toml"),
+        *("postgres", "s3", "secrets", "models", "polar.toml", "former-models.json"),
     }
+    assert home.model_places() == [str(home.models), str(taken.home.models)]
     with services(home) as stack:
         place = Place.of_stack(stack)
         bucket = Bucket(place.store)

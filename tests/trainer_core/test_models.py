@@ -45,6 +45,21 @@ def test_a_path_that_climbs_out(world: World, zygote: Zygote) -> None:
     assert "not below an allowed model folder" in run.exit["message"]
 
 
+def test_a_folder_that_was_moved_is_found_where_it_lies_now(tmp_path: Path) -> None:
+    """As after a restore into another data folder; the model keeps the name that the spec has."""
+    now = tmp_path / "restored" / "models"
+    (now / "tiny").mkdir(parents=True)
+    moved = {"/before/models": str(now), "/long/ago": str(now)}
+    paths = Paths(work="w", model_folders=[str(now)], moved=moved)
+    for name in ("/before/models/tiny", "/long/ago/tiny", str(now / "tiny")):
+        ref = ModelRef(source="folder", name_or_path=name)
+        found = locate(ref, paths, {})
+        assert (found.path, found.reference) == (str(now / "tiny"), name)
+    for name in ("/before/models/../tiny", "/before/modelsx/tiny"):
+        with pytest.raises(InvalidSpec, match="not below an allowed model folder"):
+            locate(ModelRef(source="folder", name_or_path=name), paths, {})
+
+
 def test_a_link_that_leads_out(world: World, zygote: Zygote, tmp_path: Path) -> None:
     shutil.copytree(world.model, tmp_path / "secret")
     (world.folder / "link").symlink_to(tmp_path / "secret")

@@ -23,6 +23,7 @@ from trainer_core.loading import (
     require_labels,
 )
 from trainer_core.model_source import ModelSource, adapter_base, allowed_folder, locate
+from trainer_core.moved import present_place
 from trainer_core.new_tokens import fit_embeddings, with_new_tokens
 from trainer_core.publish.manifest import canonical_hash
 from trainer_core.publish.merge import unload_merged
@@ -159,8 +160,8 @@ def load_judge(spec: TrainSpec, ref: ModelRef, paths: Paths) -> JudgingModel:
 
 
 def _base_source(name: str, revision: str | None, paths: Paths) -> ModelSource:
-    if Path(name).is_dir():
-        return ModelSource(str(allowed_folder(name, paths.model_folders)), name)
+    if Path(present_place(name, paths.moved)).is_dir():
+        return ModelSource(str(allowed_folder(name, paths)), name)
     return ModelSource(name, name, {"revision": revision} if revision else {})
 
 

@@ -23,6 +23,10 @@ class Paths(Strict):
         None, description="Folders that `folder` sources may read; None: any (a user's own shell)."
     )
     model_folders: list[str] | None = None
+    moved: dict[str, str] = Field(
+        default_factory=dict,
+        description="Folders of models that lie elsewhere now, by former place.",
+    )
 
 
 class Launch(Strict):
