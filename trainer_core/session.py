@@ -174,7 +174,7 @@ class Session:
         base = None
         if task.baseline is not None:
             paths = self._launch.paths.model_copy(update={"model": None})
-            wanted = {"dtype": spec.model.dtype, "attn_implementation": "sdpa"}
+            wanted = {name: getattr(spec.model, name) for name in ("dtype", "attn_implementation")}
             other = spec.model_copy(update={"model": task.baseline.model_copy(update=wanted)})
             base = self._measured(other, data, paths)[0]
         ours, context = self._measured(spec, data, self._launch.paths)

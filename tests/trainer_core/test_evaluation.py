@@ -196,15 +196,18 @@ def test_refusals() -> None:
         "checkpoint": {"load_best_model_at_end": True},
         "evaluation": {"compare_base": True, "generation": {}},
     }
-    document["task"]["baseline"] = {"source": "registry", "name_or_path": "shop"}
+    baseline = {"source": "registry", "name_or_path": "shop", "dtype": "bf16"}
+    document["task"]["baseline"] = baseline | {"attn_implementation": "eager"}
     found = {p.pointer: p.message for p in check(TrainSpec.model_validate(document))}
     assert found.keys() == {
         "/task/type", "/task/of/threshold", "/task/baseline/source", "/training/learning_rate",
+        "/task/baseline/dtype", "/task/baseline/attn_implementation",
         "/publish/gate", "/checkpoint/load_best_model_at_end", "/evaluation/compare_base",
         "/evaluation/generation",
     }  # fmt: skip
     assert "leave adapter out" in found["/task/type"]
     assert "task.of.threshold has no effect" in found["/task/of/threshold"]
+    assert "set model.dtype" in found["/task/baseline/dtype"]
 
 
 def test_the_example_says_what_it_is_compared_with() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from trainer_core.context import TrainContext
 from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
-from trainer_core.spec import EvaluationTask, TrainSpec
+from trainer_core.spec import EvaluationTask, ModelRef, TrainSpec
 from trainer_core.task_facts import ADAPTERS, CardText, Defaults, ModelKind, TaskFacts, block_of
 from trainer_core.task_rules import dotted, further_model_problems
 
@@ -51,9 +51,19 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
         yield Problem(pointer="/evaluation/compare_base", message=text, value="true")
     baseline = block_of(spec, EvaluationTask).baseline
     if baseline is not None:
-        for field, message in further_model_problems("baseline", baseline):
-            text = f"task.{dotted(field)} {message}"
-            yield Problem(pointer=f"/task/{field}", message=text)
+        yield from _baseline_problems(baseline)
+
+
+def _baseline_problems(baseline: ModelRef) -> Iterator[Problem]:
+    for field, message in further_model_problems("baseline", baseline):
+        yield Problem(pointer=f"/task/{field}", message=f"task.{dotted(field)} {message}")
+    for name in ("dtype", "attn_implementation"):
+        if (value := getattr(baseline, name)) != "auto":
+            text = (
+                f"task.baseline.{name} has no effect, because both models are measured alike: "
+                f"set model.{name}"
+            )
+            yield Problem(pointer=f"/task/baseline/{name}", message=text, value=repr(value))
 
 
 def _useless(spec: TrainSpec, block: str, reason: str, kept: set[str]) -> Iterator[Problem]:
