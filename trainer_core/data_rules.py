@@ -11,7 +11,6 @@ from trainer_core.task_rules import dotted, sources_with_pointers
 
 def _samples(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
     """Two ways of saying how many rows of a source are taken, and a seed where none is drawn."""
-    """`fraction` beside `num_samples`, and a `seed` that draws nothing."""
     for pointer, source in sources_with_pointers(spec):
         if source.num_samples is not None and source.fraction is not None:
             text = "and num_samples both say how many rows are taken: keep one of them"
@@ -23,7 +22,6 @@ def _samples(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 def _mixture(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
     """A weight where nothing is mixed, and an end of a mixture that is none."""
-    """Weights where nothing is mixed, and a `stopping_strategy` without any."""
     alone = len(spec.data.train) == 1
     for pointer, source in sources_with_pointers(spec):
         held = pointer.startswith("/data/validation/")

@@ -70,7 +70,8 @@ class Shape:
 
         Without `parameters` they are those of the layers and of one embedding.
         """
-        said = {**config, **(config.get("text_config") or {})}
+        nested = config.get("text_config")
+        said = {**config, **nested} if isinstance(nested, dict) else config
         width, layers = (_first(said, names) for names in (_WIDTHS, _LAYERS))
         if width is None or layers is None:
             return None

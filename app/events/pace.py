@@ -28,7 +28,7 @@ class Pace:
         return size
 
     async def rest(self) -> None:
-        """Leave others three quarters of the time, where there are any."""
+        """Leave others three quarters of the time, where there are any, by short rests."""
         if self._read > AT_FULL_SPEED and activity.others_ask():
             took = time.monotonic() - self._began
             await asyncio.sleep(min(_RESTS * took, LONGEST_REST))

@@ -168,7 +168,8 @@ class Stack:
 
     def moved_folders(self) -> dict[str, str]:
         """Return where models lay before this folder was restored, each with where they do now."""
-        return {former: str(self.home.models) for former in self.home.model_places()[1:]}
+        given: dict[str, str] = json.loads(os.environ.get("POLAR_MOVED_FOLDERS", "{}"))
+        return {f: str(self.home.models) for f in self.home.model_places()[1:]} | given
 
     @cached_property
     def values(self) -> dict[str, str]:

@@ -200,14 +200,22 @@ class Politeness:
 class Rudeness(Politeness):
     name = 'rudeness'
     greater_is_better = False
-class Torn(Politeness):
+class Torn:
+    name = 'torn'
+    needs = ('loss',)
+    greater_is_better = True
+    def statistics(self, columns):
+        return list(columns['loss'])
     def value(self, statistics):
         return statistics[999]
-class Wordy(Politeness):
+class Wordy(Torn):
     def value(self, statistics):
         return 'very'
 class Foreign(Torn):
     needs = ('rewards/margins',)
+class Formed(Politeness):
+    def statistics(self, columns):
+        return [float(text) for text in columns['generated']]
 nothing = 3
 """
 ENTRIES = """
@@ -217,6 +225,7 @@ rudeness = shop_metrics:Rudeness
 torn = shop_metrics:Torn
 wordy = shop_metrics:Wordy
 foreign = shop_metrics:Foreign
+formed = shop_metrics:Formed
 lost = shop_metrics.gone:Politeness
 nothing = shop_metrics:nothing
 loss = shop_metrics:Politeness
@@ -270,8 +279,8 @@ def test_a_metric_of_an_installed_package() -> None:
     ],
 )
 def test_a_broken_metric_is_told_before_anything_is_loaded(name: str, said: str) -> None:
-    """With its name, its package, and what is wrong; those that need what only a library gives are
-    loaded alone, and built-in ones are known to work."""
+    """With its name, its package, and what is wrong; those that need what only a library gives,
+    or texts, which may have a form, are loaded alone, and built-in ones are known to work."""
     with pytest.raises(InvalidSpec) as wrong:
         try_out(_spec(evaluation={"metrics": ["loss", "politeness", name]}))
     assert wrong.value.field == "evaluation.metrics"
@@ -279,7 +288,7 @@ def test_a_broken_metric_is_told_before_anything_is_loaded(name: str, said: str)
         f"the metric '{name}' of the package shop-metrics 1 {said}"
     )
     assert "take the metric out of evaluation.metrics" in wrong.value.message
-    try_out(_spec(evaluation={"metrics": ["loss", "politeness", "foreign"]}))
+    try_out(_spec(evaluation={"metrics": ["loss", "politeness", "foreign", "formed"]}))
 
 
 @pytest.mark.train

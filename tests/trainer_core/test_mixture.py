@@ -113,6 +113,18 @@ def test_no_row_that_is_held_out_is_trained_on(tmp_path: Path, strategy: str) ->
     assert trained.isdisjoint(held)
 
 
+@pytest.mark.parametrize("strategy", ["first_exhausted", "all_exhausted"])
+def test_a_source_without_a_usable_row_is_no_end_of_a_mixture(
+    tmp_path: Path, strategy: str
+) -> None:
+    """Not one row of the other source, silently: each row of this one is longer than 64 tokens."""
+    long = [{"text": "word " * 200}] * 20
+    sources = ({"rows": named("x", 20), "weight": 1}, {"rows": long, "weight": 1})
+    data = {"stopping_strategy": strategy, "over_length": "drop"}
+    with pytest.raises(InvalidData, match=r"data\.train\[1\] has no usable row to mix"):
+        prepared(tmp_path, launch(tmp_path, *sources, data=data))
+
+
 def test_rows_that_would_come_too_often(tmp_path: Path) -> None:
     sources = ({"rows": named("x", 300), "weight": 1}, {"rows": named("y", 2), "weight": 1})
     data = {"stopping_strategy": "all_exhausted"}

@@ -40,7 +40,7 @@ def interleaved(
 ) -> Iterator[tuple[int, Item]]:
     """Items with the number of their source, until the one whose turn it is has no more.
 
-    Nothing is read ahead: what follows in the other sources stays unread.
+    Nothing more is asked of the other sources then.
     """
     for at in turns(weights):
         for item in sources[at]:
@@ -68,11 +68,15 @@ def repeated(parts: Sequence[Sequence[int]], weights: Sequence[float]) -> list[i
     return chosen
 
 
+def nothing_to_mix(field: str) -> InvalidData:
+    """Return the error about a source of a mixture that has no usable row."""
+    return InvalidData(f"{field} has no usable row to mix: leave the source out", field)
+
+
 def _check_times(parts: Sequence[Sequence[int]], weights: Sequence[float]) -> None:
     for number, part in enumerate(parts):
         if not part:
-            field = f"data.train[{number}]"
-            raise InvalidData(f"{field} has no usable row to mix: leave the source out", field)
+            raise nothing_to_mix(f"data.train[{number}]")
     longest = max(len(part) / weight for part, weight in zip(parts, weights, strict=True))
     for number, (part, weight) in enumerate(zip(parts, weights, strict=True)):
         times = longest * weight / len(part)

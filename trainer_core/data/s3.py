@@ -59,6 +59,12 @@ def read(uri: str, field: str, wish: Wish) -> Iterator[Row]:
     """
     tree = _Objects(uri, field)
     if tree.alone is not None:
+        if tree.alone.lower().endswith(".zip"):
+            raise InvalidData(
+                f"{field}: '{uri}' is an archive, which cannot be streamed: unpack it, or leave"
+                " data.streaming out",
+                f"{field}.path",
+            )
         yield from read_file(File.of(tree, tree.alone))
     else:
         yield from read_tree(tree, f"place '{uri}'", wish)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer_core.data.arrow import ArrowWriter
 from trainer_core.data.ledger import Ledger
-from trainer_core.data.mixture import interleaved, weights_of
+from trainer_core.data.mixture import interleaved, nothing_to_mix, weights_of
 from trainer_core.data.pipeline import Pipeline
 from trainer_core.data.row_encoder import RowEncoder
 from trainer_core.data.rows import PreparedRow
@@ -64,6 +64,8 @@ class Staging:
                 if need is not None and need.is_met(writer):
                     return staged
         if weights is not None:
+            if staged.by_source[staged.ended[-1]] == 0:
+                raise nothing_to_mix(sources[staged.ended[-1]].field)
             self._tell_what_is_left(staged, sources)
         if need is not None:
             self._tell_of_the_end(staged, sources)
@@ -105,7 +107,7 @@ class Staging:
             if number not in staged.ended:
                 text = (
                     f"{staged.by_source[number]} rows are in the mixture, which ended with {last};"
-                    " those behind them were not read"
+                    " those behind them are left out"
                 )
                 self._ledger.mixed(source.field, source.spec.path, "left", text)
 

@@ -33,7 +33,8 @@ def try_out(spec: TrainSpec) -> None:
     """Compute the metrics of installed packages that a spec names, on a few made-up rows.
 
     What is broken about one is so known before a model is loaded. Raises InvalidSpec. One that
-    needs columns which only a library gives (`protocol.COLUMNS` knows the others) is loaded alone.
+    needs columns which only a library gives (`protocol.COLUMNS` knows the others), or texts, whose
+    form it may rely on (JSON, say), is loaded alone.
     """
     several = getattr(spec.task, "problem_type", "").startswith("multi")
     for name in (n for n in spec.evaluation.metrics or () if n not in METRICS):
@@ -51,14 +52,14 @@ def try_out(spec: TrainSpec) -> None:
 
 
 def _made_up(*, several: bool) -> Columns:
-    """Rows of each column that every task names the same way."""
+    """Rows of each column of numbers or labels that every task names the same way."""
     numbers = [i / _ROWS for i in range(_ROWS)]
     labels: list[Any] = [i % 2 for i in range(_ROWS)]
     if several:
         labels = [[label, 1 - label] for label in labels]
-    texts = [f"answer {i}" for i in range(_ROWS)]
-    known: dict[str, Any] = dict.fromkeys(COLUMNS, numbers)
-    return known | dict.fromkeys(_LABELS, labels) | dict.fromkeys(_TEXTS, texts)
+    columns = [name for name in COLUMNS if name not in _TEXTS]
+    known: dict[str, Any] = dict.fromkeys(columns, numbers)
+    return known | dict.fromkeys(_LABELS, labels)
 
 
 def _load(name: str) -> Metric:

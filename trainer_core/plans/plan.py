@@ -117,7 +117,7 @@ def _source(found: _Found) -> ModelSource:
 def _shape(found: _Found) -> Shape:
     name = found.spec.model.name_or_path
     parameters = local_parameters(found.launch) or size_in_name(name)
-    shape = shape_of(found.spec, _source(found), parameters)
+    shape = shape_of(found.spec, _source(found), parameters, found.launch.paths.moved)
     if shape is None:
         raise InvalidSpec(
             f"neither the configuration nor the name of '{name}' tells the model's size, so there"

@@ -24,7 +24,14 @@ from trainer_core.plans.results import Probe
 from trainer_core.plans.rows import write_longest
 from trainer_core.plans.steps import planned_steps
 from trainer_core.runner import EVENTS, run_launch
-from trainer_core.spec import Checkpoint, Evaluation, Launch, Publish, TrainSpec
+from trainer_core.spec import (
+    AdaLoraAdapter,
+    Checkpoint,
+    Evaluation,
+    Launch,
+    Publish,
+    TrainSpec,
+)
 from trainer_core.task import task_of
 from trainer_core.warm import preload, quiet_libraries
 
@@ -66,6 +73,8 @@ def _shortened(launch: Launch, data: Prepared, folder: Path) -> Launch:
         "checkpoint": Checkpoint(save_strategy="no", resume="never"),
         "publish": Publish(registry=False, merge="never"),
     }
+    if isinstance(spec.adapter, AdaLoraAdapter):  # its schedule is that of the whole run
+        blocks["adapter"] = spec.adapter.model_copy(update={"tinit": 0, "tfinal": 0})
     paths = {
         "work": str(folder / "work"),
         "prepared": str(_longest(spec, data, folder / "prepared")),

@@ -16,6 +16,7 @@ from trainer_core.publish.card import CardFacts, model_card
 from trainer_core.publish.manifest import Manifest, sync_folder, write_manifest
 from trainer_core.publish.merge import merge
 from trainer_core.report import Reporter
+from trainer_core.shortage import first_line, is_out_of_memory
 from trainer_core.spec import TrainSpec
 from trainer_core.task import task_of
 
@@ -88,9 +89,22 @@ def _save(model: Any, folder: Path) -> None:
 def _merge_if_true(
     folder: Path, model: Any, loaded: Loaded, publication: Publication, report: Reporter
 ) -> tuple[Any, CardFacts]:
-    """Put the merged model into `folder` in place of the adapter, if it says the same."""
+    """Put the merged model into `folder` in place of the adapter, if it says the same.
+
+    The adapter stays where memory does not suffice: another attempt would meet the same end.
+    """
     check_weights(folder, model, report)
-    merged = merge(model, loaded, folder)
+    try:
+        merged = merge(model, loaded, folder)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        report.warn(
+            "merge_refused",
+            f"merging needs more memory than there is ({first_line(error)}): the adapter is"
+            " published alone",
+        )
+        return model, publication.card
     limit = publication.spec.publish.max_merge_drift or merged.limit
     if not merged.drift <= limit:
         report.warn(

@@ -8,7 +8,7 @@ _SERVED = ("AutoModelForCausalLM", "AutoModelForImageTextToText")
 
 
 def not_served(spec: TrainSpec) -> str | None:
-    """Why servers refuse the spec's adapter alone; None where they take it.
+    """Why servers refuse the spec's adapter alone; None where nothing is known that they refuse.
 
     They load low-rank factors, and no whole layers or rows of embeddings beside them
     (vllm-project/vllm#9280).

@@ -18,7 +18,7 @@ from trainer_core.rewards import names_of, numbered, reward_problems, scores_of
 from trainer_core.spec import GrpoTask, TrainSpec
 from trainer_core.spec.rewards import REWARD_TYPES, Reward, RewardModel
 from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
-from trainer_core.task_rules import lasting_base_problems, template_problem
+from trainer_core.task_rules import dotted, lasting_base_problems, template_problem
 
 _MOST_REWARDS = 16
 
@@ -97,7 +97,8 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
     """Rewards that cannot judge, lengths without room, and steps that tear groups apart."""
     task, training = block_of(spec, GrpoTask), spec.training
     for field, message in reward_problems(task):
-        yield Problem(pointer=f"/task/rewards/{field}", message=f"task.rewards[{field}] {message}")
+        named = dotted(f"task/rewards/{field}")
+        yield Problem(pointer=f"/task/rewards/{field}", message=f"{named} {message}")
     if task.prompt_length is not None and task.prompt_length < 1:
         text = (
             f"task.max_completion_length is {task.max_completion_length}, which leaves no room for"
