@@ -53,7 +53,7 @@ openapi: env  ## write the API's description from its code
 docs: env  ## write the page of what can be combined from its table
 	@$(RUN) -m trainer_core capabilities > docs/capabilities.md.new && mv docs/capabilities.md.new docs/capabilities.md
 
-bench: env  ## measure against bare TRL, bare psycopg and Celery, and Ray
+bench: env  ## measure against bare libraries, bare psycopg and Celery, and Ray
 	@$(RUN) -m bench
 
 lock: env  ## pin every dependency again, without URLs and without torch

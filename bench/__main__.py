@@ -13,6 +13,12 @@ ROOT = Path(__file__).parent.parent
 MEASUREMENTS = {
     "trainer": "trainer_core against a bare TRL script",
     "stack": "a trainer under the full stack against a bare TRL script",
+    "tasks": "every task type against a bare script of the library beneath it",
+    "packing": "packing against padding, and against TRL's own",
+    "auto": "what is left open against what could be said instead",
+    "ddp": "two connected processes against two unconnected ones",
+    "quantized": "bytes of 4-bit layers against bf16",
+    "prepare": "preparation against datasets.map, and its memory",
     "warm": "request → first step: warm stack, cold script, Ray",
     "api": "POST /jobs against bare psycopg and Celery; memory of the API",
     "streams": "events: fan-out, ingest, other requests meanwhile, a full database",
@@ -35,7 +41,7 @@ def main(names: list[str]) -> int:
     print("\n== all")
     for name, code, seconds in results:
         verdict = "within its limits" if code == 0 else "NOT within its limits"
-        print(f"{name:<8} {verdict:<22} {seconds:>5.0f} s")
+        print(f"{name:<9} {verdict:<22} {seconds:>5.0f} s")
     return int(any(code for _, code, _ in results))
 
 

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,38 +12,14 @@ from pathlib import Path
 
 import httpx
 
+from bench.environments import programs_of
 from polar.stack.ports import free_ports
 
-ROOT = Path(__file__).parent.parent
-PLACE = ROOT / ".venv-ray"
 REQUIREMENT = "ray[default]>=2.50,<3"
 
 
 class RayMissing(Exception):
-    """Ray could not be installed or started; the message says why."""
-
-
-def install() -> Path:
-    """Return the folder of Ray's programs, installed in an environment of its own on first use."""
-    programs = PLACE / "bin"
-    if (programs / "ray").exists():
-        return programs
-    uv = Path(sys.executable).with_name("uv")
-    print(f"installing {REQUIREMENT} in {PLACE.name}, once …", flush=True)
-    environment = dict(os.environ)
-    if "PIP_FIND_LINKS" in environment:
-        environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"])
-    for command in (
-        [str(uv), "venv", "--quiet", "--clear", str(PLACE), "--python", sys.executable],
-        [str(uv), "pip", "install", "--quiet", "--python", str(programs / "python"), REQUIREMENT],
-    ):
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=900, env=environment, check=False
-        )
-        if done.returncode:
-            shutil.rmtree(PLACE, ignore_errors=True)
-            raise RayMissing(done.stderr.strip() or done.stdout.strip())
-    return programs
+    """Ray could not be started; the message says why."""
 
 
 class Ray:
@@ -71,7 +46,7 @@ class Ray:
 @contextmanager
 def running() -> Iterator[Ray]:
     """Run a head node while the context lasts."""
-    programs = install()
+    programs = programs_of("ray", REQUIREMENT)
     gcs, dashboard = free_ports(2)
     folder = tempfile.mkdtemp(prefix="ray-")  # short: Ray's sockets lie below it
     log = Path(folder) / "head.log"

@@ -18,7 +18,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench.trainer import BATCH, LORA, ROWS_FILE, WARM_UP, Case, bare, in_fork, make_model, measure
+from bench.trainer import (
+    BATCH,
+    LORA,
+    ROWS_FILE,
+    WARM_UP,
+    Case,
+    bare,
+    make_model,
+    measure,
+    samples_per_second,
+)
+from bench.turns import in_fork
 from tests.e2e.harness import World, running_stack
 from trainer_core.warm import preload
 
@@ -88,7 +99,7 @@ def compare(world: World, case: Case, pairs: int) -> float:
                 found[side] = by_the_stack(world, case)
             else:
                 run = measure(case, bare, f"bare-{pair}")
-                found[side] = run.samples_per_second(case), run.losses
+                found[side] = samples_per_second(case, run), run.losses
         (theirs, expected), (own, losses) = found["bare"], found["ours"]
         apart = max(abs(expected[step] - loss) for step, loss in losses.items())
         assert apart <= 1e-3, f"the sides did not train the same: losses differ by {apart}"

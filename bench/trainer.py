@@ -13,17 +13,14 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.turns import Run, Watch, by_us, in_fork, in_turns, launch_of, measured
 from tests.trainer_core.tiny import make_tiny_model, random_rows, write_prepared
-from trainer_core.events import RunEvent
 from trainer_core.loss_kernel import ensure_loss_kernel
-from trainer_core.runner import run_launch
-from trainer_core.spec import Launch
 from trainer_core.warm import preload
 
 LIMIT = 0.98
@@ -54,38 +51,17 @@ class Case:
         return WARM_UP + self.steps // 2
 
 
-@dataclass(frozen=True)
-class Run:
-    """When each step was reported (wall and CPU seconds), and its loss."""
-
-    times: dict[int, tuple[float, float]]
-    losses: dict[int, float]
-
-    def samples_per_second(self, case: Case) -> float:
-        return case.steps * BATCH / (self.times[case.total][0] - self.times[WARM_UP][0])
-
-    def cpu_seconds(self, case: Case) -> float:
-        return self.times[case.total][1] - self.times[WARM_UP][1]
-
-
 def bare(case: Case, name: str) -> Run:
     """What someone writes who uses TRL by itself."""
     import torch
     from datasets import Dataset
     from peft import LoraConfig
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
     ensure_loss_kernel()  # TRL 1.15 cannot compute its loss on a CPU; later versions can
     torch.set_num_threads(case.threads)
-    times, losses = {}, {}
-
-    class Watch(TrainerCallback):
-        def on_log(self, _args: Any, state: Any, _control: Any, logs: Any, **_: Any) -> None:
-            if "loss" in logs:
-                times[state.global_step] = (time.monotonic(), time.process_time())
-                losses[state.global_step] = logs["loss"]
-
+    watch = Watch()
     rows = _rows(case)
     trainer = SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(case.model, dtype=torch.float32),
@@ -110,10 +86,10 @@ def bare(case: Case, name: str) -> Run:
         train_dataset=Dataset.from_list(rows),
         processing_class=AutoTokenizer.from_pretrained(case.model),
         peft_config=_peft(LoraConfig) if case.lora else None,
-        callbacks=[Watch()],
+        callbacks=[watch.callback()],
     )
     trainer.train()
-    return Run(times, losses)
+    return watch.run
 
 
 def _peft(config: Any) -> Any:
@@ -122,20 +98,11 @@ def _peft(config: Any) -> Any:
 
 
 def ours(case: Case, name: str) -> Run:
-    """The same through `run_launch`: events, fsynced checkpoints with manifests, a model folder."""
-    times, losses = {}, {}
-
-    def listen(event: RunEvent) -> None:
-        if event.type == "metrics" and "loss" in event.data:
-            times[event.data["step"]] = (time.monotonic(), time.process_time())
-            losses[event.data["step"]] = event.data["loss"]
-
-    code = run_launch(_launch(case, name), {}, listen)
-    assert code == 0, (case.folder / name / "exit.json").read_text()
-    return Run(times, losses)
+    """The same through `run_launch`."""
+    return by_us(_launch(case, name))
 
 
-def _launch(case: Case, name: str) -> Launch:
+def _launch(case: Case, name: str) -> dict[str, Any]:
     spec = {
         "task": {"type": "sft", "loss_on": "all"},
         "model": {"source": "folder", "name_or_path": str(case.model)},
@@ -152,17 +119,7 @@ def _launch(case: Case, name: str) -> Launch:
         "checkpoint": {"save_steps": case.save_at},
         "adapter": LORA if case.lora else None,
     }
-    paths = {"work": str(case.folder / name), "prepared": str(case.folder / "prepared")}
-    return Launch.model_validate(
-        {
-            "attempt_id": name,
-            "job_id": "bench",
-            "job_name": "bench",
-            "spec": spec,
-            "paths": paths,
-            "threads": case.threads,
-        }
-    )
+    return launch_of(name, spec, case.folder, case.folder / "prepared", case.threads)
 
 
 def _rows(case: Case) -> list[dict[str, list[int]]]:
@@ -173,36 +130,14 @@ def _rows(case: Case) -> list[dict[str, list[int]]]:
     return random_rows(case.total * BATCH, low=low, high=high)
 
 
-def in_fork(work: Callable[[], Any], log: Path) -> Any:
-    """Run `work` in a fork, its output in `log`; returns what it returned, through JSON."""
-    receive, send = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        file = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        result = work()
-        with os.fdopen(send, "w") as answer:
-            json.dump(result, answer)
-        os._exit(0)
-    os.close(send)
-    with os.fdopen(receive) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
-    if not text:
-        raise RuntimeError(log.read_text()[-2000:])
-    return json.loads(text)
+def samples_per_second(case: Case, run: Run) -> float:
+    """Behind the warm-up."""
+    return case.steps * BATCH / run.seconds(WARM_UP, case.total)
 
 
 def measure(case: Case, side: Callable[[Case, str], Run], name: str) -> Run:
     """One run in a fork."""
-
-    def work() -> list[Any]:
-        run = side(case, name)
-        return [run.times, run.losses]
-
-    times, losses = in_fork(work, case.folder / f"{name}.log")
-    return Run({int(k): tuple(v) for k, v in times.items()}, {int(k): v for k, v in losses.items()})
+    return measured(lambda name: side(case, name), name, case.folder)
 
 
 def compare(case: Case, pairs: int) -> float:
@@ -210,17 +145,14 @@ def compare(case: Case, pairs: int) -> float:
     print("samples/s; CPU: seconds of work per sample, ours to bare (blind to waiting for a core)")
     print(f"{'pair':>4} {'bare TRL':>12} {'trainer_core':>13} {'ratio':>7} {'CPU':>7}")
     ratios = []
-    for pair in range(pairs):
-        sides = [("bare", bare), ("ours", ours)]
-        runs = {
-            name: measure(case, side, f"{name}-{pair}")
-            for name, side in (sides if pair % 2 == 0 else sides[::-1])
-        }
+    sides = {"bare": lambda name: bare(case, name), "ours": lambda name: ours(case, name)}
+    for pair, runs in enumerate(in_turns(sides, case.folder, pairs)):
         apart = max(abs(runs["bare"].losses[s] - loss) for s, loss in runs["ours"].losses.items())
         assert apart <= _SAME_LOSS, f"the sides did not train the same: losses differ by {apart}"
-        theirs, own = (runs[side].samples_per_second(case) for side in ("bare", "ours"))
+        theirs, own = (samples_per_second(case, runs[side]) for side in ("bare", "ours"))
         ratios.append(own / theirs)
-        work = runs["ours"].cpu_seconds(case) / runs["bare"].cpu_seconds(case)
+        spent = [runs[side].cpu_seconds(WARM_UP, case.total) for side in ("bare", "ours")]
+        work = spent[1] / spent[0]
         line = f"{pair + 1:>4} {theirs:>12.2f} {own:>13.2f} {ratios[-1]:>7.3f} {work:>7.3f}"
         print(line, flush=True)
     return statistics.median(ratios)

@@ -45,7 +45,9 @@ PARTS = (
 )
 
 
-def make_tiny_llava(path: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
+def make_tiny_llava(
+    path: Path, *, seed: int = 0, dropout: float = 0.1, width: int = 32, layers: int = 2
+) -> Path:
     """Write a random LLaVA (about 50,000 parameters) with its processor: 16 tokens an image."""
     import torch
     from transformers import (
@@ -69,18 +71,18 @@ def make_tiny_llava(path: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
         chat_template=PARTS,
     )
     vision = CLIPVisionConfig(
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
+        hidden_size=width // 2,
+        intermediate_size=width,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         image_size=SIZE,
         patch_size=4,
     )
     text = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,

@@ -62,6 +62,7 @@ def make_tiny_model(
     hidden_size: int = 32,
     layers: int = 2,
     vocab_size: int = 512,
+    intermediate_size: int | None = None,
     attention_dropout: float = 0.0,
     chat_template: str | None = CHATML,
     **config: Any,
@@ -74,7 +75,7 @@ def make_tiny_model(
     llama = LlamaConfig(
         vocab_size=max(vocab_size, len(tokenizer)),
         hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
+        intermediate_size=intermediate_size or 2 * hidden_size,
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,

@@ -1,0 +1,125 @@
+"""What is left open against what could be said instead: `auto` must be about as quick as the best.
+
+Every choice of `resolve` that a machine without a GPU leaves: precision, attention, how a step's
+rows are put into batches and processes, recomputed activations, kernel of the optimizer. All sides
+train the same rows, as many a step, on all cores; each says one thing and leaves the others open.
+
+    python -m bench.auto [--rounds 5] [--steps 12]
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.task_cases import LORA, llama
+from bench.turns import by_us, in_fork, launch_of, rounds_asked, told, verdict
+from tests.trainer_core.tiny import random_rows, write_prepared
+from trainer_core.warm import preload
+
+LIMIT = 0.95
+WARM_UP = 3
+A_STEP = 16  # rows, as `resolve` has it for this task
+Choice = dict[str, dict[str, Any]]
+
+
+def _rows(batch: int, processes: int = 1) -> Choice:
+    accumulation = A_STEP // (batch * processes)
+    training = {
+        "per_device_train_batch_size": batch,
+        "gradient_accumulation_steps": accumulation,
+    }
+    if processes == 1:
+        return {"training": training}
+    return {"training": training, "distributed": {"strategy": "ddp", "processes": processes}}
+
+
+AUTO = "auto"
+CHOICES: dict[str, Any] = {
+    AUTO: {},
+    "bf16": {"precision": "bf16"},
+    "eager attention": {"model": {"attn_implementation": "eager"}},
+    "16 x 1 rows": _rows(16),
+    "8 x 2 rows": _rows(8),
+    "2 x 8 rows": _rows(2),
+    "two processes": _rows(4, processes=2),
+    "checkpointing": {"training": {"gradient_checkpointing": True}},
+    "unfused AdamW": {"training": {"optim": "adamw_torch"}},
+}
+
+
+def launch(folder: Path, name: str, choice: Choice, steps: int) -> dict[str, Any]:
+    """A spec that says as little as it can, and `choice`."""
+    spec: dict[str, Any] = {
+        "task": {"type": "sft"},
+        "model": {"source": "folder", "name_or_path": str(folder / "model")},
+        "data": {"train": [{"source": "folder", "path": "prepared"}]},
+        "training": {"max_steps": steps},
+        "checkpoint": {"save_steps": 10_000},
+        "adapter": LORA,
+    }
+    for block, values in choice.items():
+        spec[block] = spec.get(block, {}) | values if isinstance(values, dict) else values
+    cores = len(os.sched_getaffinity(0))
+    return launch_of(name, spec, folder, folder / "prepared", cores)
+
+
+def steps_per_second(folder: Path, name: str, choice: Choice, steps: int) -> float:
+    """Train once in a fork; behind the warm-up, by the times in the events."""
+
+    def work() -> bool:
+        by_us(launch(folder, name, choice, steps))
+        return True
+
+    in_fork(work, folder / f"{name}.log")
+    return (steps - WARM_UP) / told(folder / name).seconds(WARM_UP, steps)
+
+
+def compare(folder: Path, rounds: int, steps: int) -> dict[str, list[float]]:
+    """Ratios of steps per second, `auto` to each choice."""
+    ratios: dict[str, list[float]] = {name: [] for name in CHOICES if name != AUTO}
+    for number in range(rounds):
+        order = list(CHOICES)[:: -1 if number % 2 else 1]
+        found = {
+            name: steps_per_second(folder, f"{place}-{number}", CHOICES[name], steps)
+            for place, name in enumerate(order)
+        }
+        print(f"round {number + 1}: auto {found[AUTO]:.2f} steps/s", flush=True)
+        for name, values in ratios.items():
+            values.append(found[AUTO] / found[name])
+    return ratios
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; 1 when the limit is broken."""
+    options = _options(arguments)
+    steps = WARM_UP + options.steps
+    preload()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+
+        def lay() -> bool:
+            llama(folder / "model")
+            write_prepared(folder / "prepared", random_rows(A_STEP * steps, low=20, high=120))
+            return True
+
+        in_fork(lay, folder / "lay.log")
+        ratios = compare(folder, options.rounds, steps)
+    good = True
+    for choice, values in ratios.items():
+        good &= verdict(f"auto / {choice}", values, LIMIT)
+    return 0 if good else 1
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--rounds", type=int, default=rounds_asked(5))
+    parser.add_argument("--steps", type=int, default=12)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
