@@ -136,27 +136,30 @@ def test_what_is_measured_of_the_base_stays_there(small: Small, zygote: Zygote) 
     assert measured("base-asked", compare_base=True) == plain
 
 
+THREE_LABELS = [*opinions(20), {"text": "neither", "label": "odd"}]
+
+
 def test_a_metric_without_its_columns_is_left_out(small: Small, zygote: Zygote) -> None:
-    """Only the rows decide that labels are no numbers: the training is not lost for it."""
+    """Only the rows say that there are three labels, of which no area is measured."""
     launch = small.launch(
-        "odd", {"type": "text_classification"}, opinions(20), opinions(8),
-        evaluation={"metrics": ["mse", "accuracy"]}, training={"max_steps": 1},
+        "odd", {"type": "text_classification"}, THREE_LABELS, opinions(8),
+        evaluation={"metrics": ["auc", "accuracy"]}, training={"max_steps": 1},
     )  # fmt: skip
     run = zygote.run(launch)
     assert _report(run)["metrics"].keys() == {"accuracy"}
     [warning] = [w for w in run.of("warning") if w["code"] == "metric_left_out"]
-    assert "no 'mse'" in warning["message"]
-    assert "needs number, said of the rows, and these give label" in warning["message"]
+    assert "no 'auc'" in warning["message"]
+    assert "needs label, score of the rows, and these give label" in warning["message"]
     assert (run.work / "model").exists()
 
 
 def test_a_gate_about_what_is_missing_says_so(small: Small, zygote: Zygote) -> None:
     launch = small.launch(
-        "odd-gate", {"type": "text_classification"}, opinions(20), opinions(8),
+        "odd-gate", {"type": "text_classification"}, THREE_LABELS, opinions(8),
         training={"max_steps": 1},
     )  # fmt: skip
-    launch["spec"]["publish"] = {"gate": {"metric": "mse", "threshold": 0.5}}
+    launch["spec"]["publish"] = {"gate": {"metric": "auc", "threshold": 0.5}}
     run = zygote.run(launch)
     assert run.code == 64
-    assert "'mse', which these validation rows do not give; they give acc" in run.result["message"]
+    assert "'auc', which these validation rows do not give; they give acc" in run.result["message"]
     assert not (run.work / "model").exists()
