@@ -73,7 +73,7 @@ def require_packages(spec: TrainSpec) -> None:
 
 def _packages(spec: TrainSpec, backend: str) -> Iterator[str]:
     yield from BACKENDS[backend].PACKAGES
-    if (library := task_of(evaluated(spec)).FACTS.model.library) != "transformers":
-        yield library.replace("-", "_")
+    if (framework := task_of(evaluated(spec)).FACTS.model.framework) != "transformers":
+        yield framework.replace("-", "_")
     if spec.quantization is not None or spec.training.optim.endswith("8bit"):
         yield "bitsandbytes"

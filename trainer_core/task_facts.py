@@ -74,7 +74,7 @@ class ModelKind:
     reader: str = TOKENIZER
     trains_head: bool = False
     passed_by: Callable[[TrainSpec], str | None] = lambda _: None
-    library: str = "transformers"
+    framework: str = "transformers"
     assemble: Callable[[Any, Any, Any, TrainSpec | None], Any] | None = None
     complete: Callable[[Any, Path], None] = _nothing_more
 

@@ -67,7 +67,7 @@ def model_card(spec: TrainSpec, facts: CardFacts) -> str:
 
 
 def _front_matter(spec: TrainSpec, facts: CardFacts) -> str:
-    library = task_of(spec).FACTS.model.library
+    library = task_of(spec).FACTS.model.framework
     if facts.kind == "adapter" and library == "transformers":
         library = "peft"
     lines = [
@@ -170,7 +170,7 @@ def _labels(report: dict[str, Any]) -> str | None:
 
 def _loading(spec: TrainSpec, facts: CardFacts) -> str:
     kind = task_of(spec).FACTS.model
-    if kind.library == "sentence-transformers":
+    if kind.framework == "sentence-transformers":
         return _EMBEDDING
     auto_class = kind.auto_class
     if facts.kind != "adapter" and kind.reader == IMAGE_PROCESSOR:

@@ -55,7 +55,7 @@ FACTS = TaskFacts(
         "AutoModel",
         "a model that makes vectors of tokens",
         "FEATURE_EXTRACTION",
-        library="sentence-transformers",
+        framework="sentence-transformers",
         assemble=assemble,
         complete=complete,
     ),

@@ -170,7 +170,7 @@ def _merging(trials: Trials) -> float:
 
 
 def _merges(spec: TrainSpec) -> bool:
-    return spec.adapts and task_of(spec).FACTS.model.library == "transformers"
+    return spec.adapts and task_of(spec).FACTS.model.framework == "transformers"
 
 
 def _resume(trials: Trials) -> float:
