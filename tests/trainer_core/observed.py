@@ -145,11 +145,11 @@ def observe_publication(document: Mapping[str, Any]) -> Seen:
     built = Built(document)
     flow = built.context.flow
     flow.last_metrics, flow.base = {"eval_loss": 2.0}, {"eval_loss": 3.0}
-    with _reset(built.trainer.model):
-        try:
-            built.session._publish(built.context, built.trainer.model)
-        except TrainerError as error:
-            return {"refused": error.message}
+    _as_if_trained(built.trainer.model)
+    try:
+        built.session._publish(built.context, built.trainer.model)
+    except TrainerError as error:
+        return {"refused": error.message}
     folder = Path(built.launch.paths.work) / "model"
     card = (folder / "README.md").read_text()
     files = sorted(entry.path for entry in verify(folder).files)
@@ -409,19 +409,11 @@ def _hashed(value: Any) -> Any:
     return plain(value)
 
 
-class _reset:  # noqa: N801 - reads as a verb where it is used
-    """Moves an adapter's weights a little, so that publishing finds something trained."""
+def _as_if_trained(model: Any) -> None:
+    """Move an adapter's weights a little, so that publishing finds something trained."""
+    import torch
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def __enter__(self) -> None:
-        import torch
-
-        with torch.no_grad():
-            for parameter in self._model.parameters():
-                if parameter.requires_grad:
-                    parameter.add_(0.01)
-
-    def __exit__(self, *_: object) -> None:
-        return None
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.01)

@@ -40,7 +40,7 @@ def _spec(**blocks: object) -> TrainSpec:
 
 
 def _flow(spec: TrainSpec, said: Said, stop: StopSignal) -> Flow:
-    flow = Flow(spec, Reporter(said, stop), stop, evaluates=True)  # type: ignore[arg-type]
+    flow = Flow(spec, Reporter(said, stop), stop, evaluates=True)  # type: ignore[arg-type] - stand-ins that have what is asked of them
     flow.step = 7
     return flow
 
@@ -73,9 +73,9 @@ def test_b15_a_comparison_says_that_it_lives_and_hears_a_stop(
     context = SimpleNamespace(spec=spec, flow=_flow(spec, said, stop))
     context.flow.say_it_lives(SimpleNamespace(max_steps=9, epoch=1.0))
     ours, base = (Evaluated({}, [{"loss": [float(i + k) for i in range(10)]}]) for k in range(2))
-    compared(context, ours, base)  # type: ignore[arg-type]
+    compared(context, ours, base)  # type: ignore[arg-type] - stand-ins that have what is asked of them
     progress = ("progress", {"step": 7, "total_steps": 9, "epoch": 1.0})
     assert said.events == [progress] * (1 + RESAMPLES)
     stop.requested = True
     with pytest.raises(Interrupted):
-        compared(context, ours, base)  # type: ignore[arg-type]
+        compared(context, ours, base)  # type: ignore[arg-type] - stand-ins that have what is asked of them
