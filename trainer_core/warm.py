@@ -48,8 +48,6 @@ LATE = (
     "rich.panel",
     "sacrebleu.metrics.bleu",
     "sacrebleu.tokenizers.tokenizer_13a",
-    "scipy.stats",
-    "sklearn.metrics",
     "torch.profiler._cupti_monitor",
     "torch.utils.checkpoint",
     "torch.utils.serialization.config",

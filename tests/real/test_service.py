@@ -30,7 +30,7 @@ def test_smollm2_learns_the_answers_of_a_shop_as_a_job(smollm2: Path, tmp_path: 
                 "gradient_accumulation_steps": 1,
             },
             "adapter": {"type": "lora", "r": 8, "lora_alpha": 16, "lora_dropout": 0},
-            "evaluation": {"compare_base": True, "metrics": ["loss"]},
+            "evaluation": {"compare_base": True},
         }
         job = str(world.client.submit(spec)["id"])
         world.until(job, "succeeded", timeout=240)

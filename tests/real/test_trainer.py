@@ -27,10 +27,7 @@ UNSEEN = (
 def _trained(
     zygote: Zygote, model: Path, folder: Path, rows: tuple[Rows, Rows], spec: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the held-out rows gave before the first step, and after the last one.
-
-    Of the report only the loss is asked for: its intervals take longer than these trainings.
-    """
+    """What the held-out rows gave before the first step, and after the last one."""
     name = spec["task"]["type"]
     sources = [
         [{"source": "folder", "path": str(write_rows(folder / f"{name}-{part}.jsonl", part_rows))}]
@@ -39,7 +36,7 @@ def _trained(
     spec |= {
         "model": {"source": "folder", "name_or_path": str(model)},
         "data": dict(zip(("train", "validation"), sources, strict=True)),
-        "evaluation": {"compare_base": True, "metrics": ["loss"]},
+        "evaluation": {"compare_base": True},
     }
     spec["training"] |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}
     launch = {
