@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sqlalchemy import text
@@ -15,6 +16,7 @@ from app.settings import Settings
 from app.storage import ObjectInfo, Store, join_key
 from trainer_core.errors import InvalidSpec, ModelUnavailable
 from trainer_core.spec import DataSource, ModelRef, SecretRef, TrainSpec
+from worker.blocks import Lent
 from worker.holding import hold
 from worker.transfer import download_folder, require_room
 
@@ -27,6 +29,16 @@ def prepared_prefix(project_id: str, key: str) -> str:
 def attempt_prefix(project_id: str, job_id: str, attempt_id: str) -> str:
     """Where an attempt writes in the store, and nowhere else."""
     return f"{project_id}/jobs/{job_id}/{attempt_id}/"
+
+
+@dataclass
+class Brought:
+    """What a run reads its data from: its spec, paths of what was fetched, and what was not, by
+    source."""
+
+    spec: TrainSpec
+    paths: dict[str, str] = field(default_factory=dict)
+    lent: dict[str, Lent] = field(default_factory=dict)
 
 
 class Fetcher:
@@ -48,23 +60,24 @@ class Fetcher:
         self._secrets = secrets or {}
         self._cache = settings.home / "cache"
 
-    def data(self, spec: TrainSpec) -> tuple[TrainSpec, dict[str, str]]:
-        """Fetch every source that only the service can read.
+    def data(self, spec: TrainSpec) -> "Brought":
+        """Fetch every source that only the service can read; of streams, say where they lie.
 
-        Returns `paths.data`, and the spec in which registered data sets of the hub are named as
-        such: the trainer reads those itself.
+        In its spec registered data sets of the hub are named as such: the trainer reads those
+        itself.
         """
-        paths: dict[str, str] = {}
-        found = {key: self._source(key, source, paths) for key, source in _sources(spec)}
+        brought = Brought(spec)
+        found = {key: self._source(key, source, brought) for key, source in _sources(spec)}
         data = spec.data.model_copy(
             update={"train": [s for key, s in found.items() if key.startswith("train/")]}
         )
         if isinstance(data.validation, list):
             held = [s for key, s in found.items() if key.startswith("validation/")]
             data = data.model_copy(update={"validation": held})
-        return spec.model_copy(update={"data": data}), paths
+        brought.spec = spec.model_copy(update={"data": data})
+        return brought
 
-    def _source(self, key: str, source: DataSource, paths: dict[str, str]) -> DataSource:
+    def _source(self, key: str, source: DataSource, brought: "Brought") -> DataSource:
         place: str = source.source
         location = source.path
         if place in ("upload", "dataset"):
@@ -72,15 +85,27 @@ class Fetcher:
                 where = locate(session, self._project_id, source.path, source.revision)
             place, location = where.source, where.location
             if place == "upload":
-                paths[key] = str(self._upload(where))
+                self._bring_upload(key, where, brought)
             elif place == "hub":
                 return source.model_copy(
                     update={"source": "hub", "path": location, "revision": None}
                 )
         if place == "s3":
             block, number = key.split("/")
-            paths[key] = str(self._s3(location, source.token, f"data.{block}[{number}].path"))
+            found = self._found(location, source.token, f"data.{block}[{number}].path")
+            if brought.spec.data.streaming:
+                brought.lent[key] = found
+            else:
+                brought.paths[key] = str(self._fetched(location, found))
         return source
+
+    def _bring_upload(self, key: str, where: Located, brought: "Brought") -> None:
+        if brought.spec.data.streaming:
+            info, name = self._store.info(where.location), where.file_name or "data"
+            known = {} if where.sha256 is None else {name: where.sha256}
+            brought.lent[key] = Lent(self._store, {name: info}, alone=True, known=known)
+        else:
+            brought.paths[key] = str(self._upload(where))
 
     def _upload(self, where: Located) -> Path:
         folder = hold(self._cache / "data" / str(where.sha256))
@@ -91,7 +116,8 @@ class Fetcher:
             self._store.get_file(where.location, path, size=where.size, sha256=where.sha256)
         return path
 
-    def _s3(self, location: str, token: SecretRef | None, field: str) -> Path:
+    def _found(self, location: str, token: SecretRef | None, field: str) -> Lent:
+        """The objects at or below an address that the job may read; raises InvalidSpec."""
         reason = refusal(self._project_id, location, self._settings, with_keys=token is not None)
         if reason is not None:
             raise InvalidSpec(f"{location!r}: {reason}", field)
@@ -101,18 +127,22 @@ class Fetcher:
         objects = [o for o in listed if o.key == key or _below(o.key, key)]
         if not objects:
             raise InvalidSpec(f"there is nothing at {location!r}", field)
+        named = {join_key(o.key.removeprefix(key).strip("/") or Path(key).name): o for o in objects}
+        alone = len(objects) == 1 and objects[0].key == key
+        return Lent(store, named, alone=alone)
+
+    def _fetched(self, location: str, found: Lent) -> Path:
+        objects = list(found.objects.values())
         version = hashlib.sha256(repr([location, objects]).encode()).hexdigest()
         folder = hold(self._cache / "s3" / version)
         missing = sum(o.size for o in objects) if not folder.exists() else 0
         require_room(self._cache, missing)
-        for each in objects:
-            relative = each.key.removeprefix(key).strip("/") or Path(key).name
-            path = folder / join_key(relative)
+        for name, each in found.objects.items():
+            path = folder / name
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                store.get_file(each.key, path, size=each.size)
-        single = len(objects) == 1 and objects[0].key == key
-        return folder / Path(key).name if single else folder
+                found.store.get_file(each.key, path, size=each.size)
+        return folder / next(iter(found.objects)) if found.alone else folder
 
     def _opened_by(self, token: SecretRef | None, field: str) -> Store:
         """Return the store with the keys in the job's secret, or with the service's own."""
@@ -142,7 +172,8 @@ class Fetcher:
     def model(self, ref: ModelRef) -> str | None:
         """Fetch a model that the trainer cannot read itself; None for one that it can."""
         if ref.source == "s3":
-            return str(self._s3(ref.name_or_path, ref.token, "model.name_or_path"))
+            found = self._found(ref.name_or_path, ref.token, "model.name_or_path")
+            return str(self._fetched(ref.name_or_path, found))
         if ref.source in ("registry", "job"):
             prefix, sha256 = self._published(ref)
             folder = hold(self._cache / "models" / sha256)

@@ -14,6 +14,7 @@ from app.secrets.service import reveal
 from app.settings import Settings
 from app.storage import Store
 from trainer_core.spec import Launch, Paths
+from worker.blocks import Lent
 from worker.fetch import Fetcher
 from worker.registration import threads_per_slot
 from worker.resume import Resumer
@@ -112,16 +113,27 @@ def attempt_launch(
     )
 
 
-def preparation_launch(settings: Settings, store: Store, job: JobFacts, work: Path) -> Launch:
-    """The Launch that data is prepared with; raises as `attempt_launch` does."""
+def preparation_launch(
+    settings: Settings, store: Store, job: JobFacts, work: Path
+) -> tuple[Launch, dict[str, Lent]]:
+    """The Launch that data is prepared with, and sources that it reads block by block.
+
+    Raises as `attempt_launch` does.
+    """
     fetcher = Fetcher(settings, store, job.project_id, job.secrets)
-    spec, data = fetcher.data(job.spec.train_spec())
+    brought = fetcher.data(job.spec.train_spec())
     paths = _paths(settings, work).model_copy(
-        update={"data": data, "model": fetcher.model(spec.model)}
+        update={"data": brought.paths, "model": fetcher.model(brought.spec.model)}
     )
-    return Launch(
-        attempt_id=f"prepare-{job.id}", job_id=job.id, job_name=job.name, spec=spec, paths=paths
+    launch = Launch(
+        attempt_id=f"prepare-{job.id}",
+        job_id=job.id,
+        job_name=job.name,
+        spec=brought.spec,
+        paths=paths,
+        lent={key: lent.told() for key, lent in brought.lent.items()},
     )
+    return launch, brought.lent
 
 
 def _paths(settings: Settings, work: Path) -> Paths:

@@ -6,7 +6,8 @@ import shutil
 import signal
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from trainer_core.moved import present_place
 from trainer_core.publish.manifest import MANIFEST, write_durably
 from trainer_core.spec import Launch
 from worker import forks
+from worker.blocks import BlockServer, Lent
 from worker.durably import DatabaseAway, durably
 from worker.endings import ending_of, ending_of_error, last_words
 from worker.environment import bounds, memory_bound
@@ -100,7 +102,7 @@ class PreparationSupervisor:
 
     def _work_on(self, job: JobFacts) -> tuple[str, dict[str, Any]]:
         patience = self._settings.store_patience
-        launch, key = unless_stopped(
+        launch, lent, key = unless_stopped(
             self._keeper, lambda: through_outages(lambda: self._inputs(job), patience), self._left()
         )
         _log.info("inputs are here, the key is %s", key)
@@ -111,7 +113,8 @@ class PreparationSupervisor:
         )
         folder = hold(self._settings.home / "prepared" / key)
         if not is_whole(folder):
-            self._tokenise(job, launch, folder)
+            with self._blocks(lent) as blocks:
+                self._tokenise(job, launch, folder, blocks)
         _log.info("prepared")
         unless_stopped(
             self._keeper,
@@ -127,12 +130,24 @@ class PreparationSupervisor:
     def _left(self) -> float:
         return self._deadline - time.monotonic()
 
-    def _inputs(self, job: JobFacts) -> tuple[Launch, str]:
-        launch = preparation_launch(self._settings, self._store, job, self._work)
+    def _inputs(self, job: JobFacts) -> tuple[Launch, dict[str, Lent], str]:
+        launch, lent = preparation_launch(self._settings, self._store, job, self._work)
         model = _tokenizer_folder(launch)
-        return launch, content_key(launch, model, job.secrets)
+        return launch, lent, content_key(launch, model, job.secrets)
 
-    def _tokenise(self, job: JobFacts, launch: Launch, folder: Path) -> None:
+    @contextmanager
+    def _blocks(self, lent: dict[str, Lent]) -> Iterator[BlockServer | None]:
+        """Who gives the bytes of streams; None where there are none."""
+        if not lent:
+            yield None
+            return
+        with BlockServer(self._work, lent, self._settings.store_patience) as blocks:
+            yield blocks
+            _log.info("%d bytes of objects were read", blocks.given)
+
+    def _tokenise(
+        self, job: JobFacts, launch: Launch, folder: Path, blocks: BlockServer | None
+    ) -> None:
         path = self._work / "launch.json"
         write_durably(path, launch.model_dump_json().encode())
         order = Order(
@@ -144,6 +159,8 @@ class PreparationSupervisor:
             bounds=bounds(self._settings, self._work) | memory_bound(self._settings),
         )
         process = start(order, forks.socket_path(self._settings))
+        if blocks is not None:
+            blocks.serve(process.identity.pid)
         # The store's client and its connection are made while the trainer works.
         threading.Thread(target=self._meet_the_store, args=[folder.name], daemon=True).start()
         try:

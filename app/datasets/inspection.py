@@ -68,7 +68,7 @@ def inspect(path: Path, name: str) -> Inspection:
 def _kind(file: File) -> str:
     with file.path.open("rb") as stream:
         head = stream.read(4)
-    if is_zip(file.path):
+    if is_zip(file.open()):
         return "zip"
     if not head:
         raise InvalidData(f"{file.name} is empty: upload a file with at least one row")

@@ -2,15 +2,13 @@
 
 import json
 import os
-import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.trainer_core.endless import ENDLESS, LINE, EndlessStore, running, span
 from tests.trainer_core.runs import Outcome, Zygote, signal_at
 from tests.trainer_core.small_tasks import Small, documents
 from tests.trainer_core.test_mixture import named, prepared, texts
@@ -24,10 +22,6 @@ from trainer_core.publish.manifest import read_manifest
 from trainer_core.spec import Launch
 
 pytestmark = pytest.mark.train
-
-ENDLESS = 1 << 40
-"""Bytes of a file that nobody reads to its end: a terabyte."""
-LINE = json.dumps({"text": "the parcel was fast and friendly"}).encode() + b"\n"
 
 
 def stream(path: str, source: str = "folder", **blocks: Any) -> dict[str, Any]:
@@ -119,47 +113,6 @@ def test_a27_a_stream_of_nothing_is_left(tmp_path: Path, monkeypatch: pytest.Mon
         prepare(Launch.model_validate(given), tmp_path / "out", make_tokenizer())
 
 
-def _range(headers: Any, size: int) -> tuple[int, int]:
-    found = re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("Range", ""))
-    first, last = map(int, found.groups()) if found else (0, size - 1)
-    return first, min(last, size - 1)
-
-
-class EndlessStore(BaseHTTPRequestHandler):
-    """An S3 store with one object of a terabyte, the same line again and again."""
-
-    protocol_version = "HTTP/1.1"
-    given = 0
-
-    def do_GET(self) -> None:
-        if "list-type=2" in self.path:
-            self.answer(200, LISTING.encode())
-            return
-        first, last = _range(self.headers, ENDLESS)
-        offset, length = first % len(LINE), last - first + 1
-        body = (LINE * (length // len(LINE) + 2))[offset : offset + length]
-        type(self).given += length
-        self.answer(206, body, **{"Content-Range": f"bytes {first}-{last}/{ENDLESS}"})
-
-    def answer(self, status: int, body: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Say nothing."""
-
-
-LISTING = (
-    '<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
-    "<IsTruncated>false</IsTruncated><Contents><Key>a.jsonl</Key><ETag>&quot;1&quot;</ETag>"
-    f"<Size>{ENDLESS}</Size></Contents></ListBucketResult>"
-)
-
-
 class EndlessHub(Hub):
     """The hub of the other tests, whose one file is a terabyte large."""
 
@@ -180,7 +133,7 @@ class EndlessHub(Hub):
 
     def serve(self) -> None:
         """Lines until whoever asks has enough."""
-        first, last = _range(self.headers, ENDLESS)
+        first, last = span(self.headers, ENDLESS)
         self.send_response(206)
         self.send_header("Content-Range", f"bytes {first}-{last}/{ENDLESS}")
         self.send_header("Content-Length", str(last - first + 1))
@@ -204,20 +157,16 @@ class EndlessHub(Hub):
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
     """A server of the class that the test asks for, and the class, which counts what it gave."""
-    kind = request.param
-    kind.given = 0
-    running = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{running.server_port}", kind
-    running.shutdown()
-    running.server_close()
+    with running(request.param) as url:
+        yield url, request.param
 
 
 @pytest.mark.parametrize("server", [EndlessStore], indirect=True)
 def test_a27_an_object_is_read_block_by_block(
     server: tuple[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """80 rows are 4 kB: one block to see what kind it is, one for the rows, nothing on the disk."""
+    """80 rows are 4 kB: four bytes to see whether it is an archive, one block to see what kind it
+    is, one for the rows, nothing on the disk."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server[0])
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
@@ -225,7 +174,7 @@ def test_a27_an_object_is_read_block_by_block(
     content_key(given, tmp_path)
     found = prepared(tmp_path, given)
     assert len(found.train) == 5 * 16
-    assert 0 < server[1].given <= 2 * (4 << 20)
+    assert server[1].given == 4 + 2 * (4 << 20)
 
 
 @pytest.mark.parametrize("server", [EndlessHub], indirect=True)

@@ -48,7 +48,7 @@ def test_an_object_is_fetched_under_its_name(store_settings: Settings):
     store.put_bytes("prj_default/mine/rows.jsonl", b'{"text": "a"}\n')
     fetcher = Fetcher(store_settings, store, "prj_default")
     spec = _spec(f"s3://{store_settings.s3_bucket}/prj_default/mine/rows.jsonl")
-    _, paths = fetcher.data(spec)
+    paths = fetcher.data(spec).paths
     assert Path(paths["train/0"]).read_bytes() == b'{"text": "a"}\n'
 
 
@@ -60,7 +60,7 @@ def test_a_bucket_that_is_open_to_all_is_read_with_the_services_keys(
     Store(store_settings).at(bucket).put_bytes("shared/rows.jsonl", b"{}\n")
     store_settings.s3_buckets = [f"{bucket}/shared"]
     fetcher = Fetcher(store_settings, Store(store_settings), "prj_default")
-    _, paths = fetcher.data(_spec(f"s3://{bucket}/shared/rows.jsonl"))
+    paths = fetcher.data(_spec(f"s3://{bucket}/shared/rows.jsonl")).paths
     assert Path(paths["train/0"]).read_bytes() == b"{}\n"
     with pytest.raises(InvalidSpec, match="is not open to jobs here"):
         fetcher.data(_spec(f"s3://{bucket}/sharedother/rows.jsonl"))
@@ -77,7 +77,7 @@ def test_a_bucket_of_the_owners_is_read_with_the_owners_keys(
     def fetch(value: str) -> Path:
         secret = {"mine": value}
         fetcher = Fetcher(store_settings, Store(store_settings), "prj_default", secret)
-        return Path(fetcher.data(spec)[1]["train/0"])
+        return Path(fetcher.data(spec).paths["train/0"])
 
     assert fetch(":".join(seaweed.keys)).read_bytes() == b"{}\n"
     with pytest.raises(InvalidSpec, match="these keys may not read it"):

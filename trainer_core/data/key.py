@@ -63,6 +63,8 @@ def _source(source: Source, launch: Launch, secrets: Mapping[str, str]) -> dict[
 
 def _content(source: Source, launch: Launch, secrets: Mapping[str, str]) -> list[Any]:
     spec, field = source.spec, source.field
+    if (lent := launch.lent.get(source.key)) is not None:
+        return [[each.name, each.version] for each in lent.objects]
     fetched = source.key in launch.paths.data
     if spec.source == "s3" and not fetched:
         return s3.etags(spec.path, field)

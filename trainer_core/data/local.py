@@ -62,7 +62,7 @@ def tree_of(root: Path, field: str, name: str) -> Tree | None:
     """The folder or archive that a path is; None for a file of rows."""
     if root.is_dir():
         return FolderTree(root, field)
-    return ZipTree(root, field, name) if is_zip(root) else None
+    return ZipTree(root, root.stat().st_size, field, name) if is_zip(root.open("rb")) else None
 
 
 def is_read(name: str, *, images: bool) -> bool:

@@ -1,19 +1,16 @@
 """Objects of an S3 store, for runs without the service; credentials are the usual AWS_* ones."""
 
-import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
-from trainer_core.data.local import Wish, is_read, read_tree
-from trainer_core.data.readers import File, read_file
+from trainer_core.data.local import Wish, is_read
+from trainer_core.data.objects import Objects, read_objects
 from trainer_core.data.rows import Row
-from trainer_core.data.trees import is_hidden, stays_inside
+from trainer_core.data.trees import stays_inside
 from trainer_core.errors import DataUnavailable, InvalidData, InvalidSpec
-
-_AT_ONCE = 4 << 20  # bytes that one request asks for
 
 
 def split_uri(uri: str, field: str) -> tuple[str, str]:
@@ -55,94 +52,29 @@ def fetch(uri: str, field: str, cache: Path, *, images: bool = False) -> Path:
 def read(uri: str, field: str, wish: Wish) -> Iterator[Row]:
     """Rows of an object, or of all data files below a prefix, read as far as they are asked for.
 
-    Raises as `fetch` does; nothing is written to a disk.
+    Always of the versions that are listed first. Raises as `fetch` does; nothing is written to a
+    disk.
     """
-    tree = _Objects(uri, field)
-    if tree.alone is not None:
-        if tree.alone.lower().endswith(".zip"):
-            raise InvalidData(
-                f"{field}: '{uri}' is an archive, which cannot be streamed: unpack it, or leave"
-                " data.streaming out",
-                f"{field}.path",
-            )
-        yield from read_file(File.of(tree, tree.alone))
-    else:
-        yield from read_tree(tree, f"place '{uri}'", wish)
+    told = (uri, f"{field}.path")
+    bucket, key = split_uri(*told)
+    with _explained(*told):
+        client = _client()
+        found = {item["Key"]: item for item in _objects(client, bucket, key)}
+    prefix = key.rstrip("/") + "/"
+    alone = key.rpartition("/")[2] if key in found else None
+    items = {n.removeprefix(prefix): o for n, o in found.items() if n.startswith(prefix)}
+    if alone is not None:
+        items = {alone: found[key]}
 
+    def get(name: str, begin: int, end: int) -> bytes:
+        item, span = items[name], f"bytes={begin}-{end - 1}"
+        which = {"Bucket": bucket, "Key": item["Key"], "IfMatch": item["ETag"]}
+        with _explained(*told):
+            body: bytes = client.get_object(**which, Range=span)["Body"].read()
+            return body
 
-class _Objects:
-    """Objects at or below an address as files; `alone` is the name of a single one."""
-
-    def __init__(self, uri: str, field: str) -> None:
-        self.field = field
-        self._uri = uri
-        self._bucket, key = split_uri(uri, f"{field}.path")
-        with _explained(uri, f"{field}.path"):
-            self._client = _client()
-            found = {item["Key"]: item for item in _objects(self._client, self._bucket, key)}
-        prefix = key.rstrip("/") + "/"
-        self.alone = key.rpartition("/")[2] if key in found else None
-        self._items = {n.removeprefix(prefix): o for n, o in found.items() if n.startswith(prefix)}
-        if self.alone is not None:
-            self._items = {self.alone: found[key]}
-
-    def names(self, is_read: Callable[[str], bool]) -> Sequence[str]:
-        """Those that are read by their names and not hidden, sorted."""
-        return sorted(name for name in self._items if is_read(name) and not is_hidden(name))
-
-    def open(self, name: str) -> IO[bytes]:
-        """One of them, for reading from anywhere."""
-        item = self._items[name]
-        opened = _Opened(self._client, self._bucket, item, (self._uri, f"{self.field}.path"))
-        return cast("IO[bytes]", io.BufferedReader(opened, _AT_ONCE))
-
-    def size(self, name: str) -> int:
-        """Its bytes."""
-        return int(self._items[name]["Size"])
-
-
-class _Opened(io.RawIOBase):
-    """An object that is read block by block, always of the version that was listed."""
-
-    def __init__(
-        self, client: Any, bucket: str, item: dict[str, Any], told: tuple[str, str]
-    ) -> None:
-        self._get = client.get_object
-        self._which = {"Bucket": bucket, "Key": item["Key"], "IfMatch": item["ETag"]}
-        self._size = int(item["Size"])
-        self._told = told
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Yes: Parquet files are read from their ends."""
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte; returns its number."""
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = begin + offset
-        return self._at
-
-    def tell(self) -> int:
-        """The number of the next byte."""
-        return self._at
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fetch the next bytes; 0 at the end."""
-        view = memoryview(buffer).cast("B")
-        end = min(self._at + len(view), self._size)
-        if end <= self._at:
-            return 0
-        with _explained(*self._told):
-            answer = self._get(**self._which, Range=f"bytes={self._at}-{end - 1}")
-            data = answer["Body"].read()
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)
+    sizes = {name: int(item["Size"]) for name, item in items.items()}
+    yield from read_objects(Objects(field, sizes, get), alone, uri, wish)
 
 
 def _inside(name: str, field: str) -> str:

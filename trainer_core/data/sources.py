@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from trainer_core.data import hub, s3
+from trainer_core.data.lent import read_lent
 from trainer_core.data.local import Wish, is_read, read_local
 from trainer_core.data.rows import Row
 from trainer_core.data.trees import FolderTree
@@ -61,15 +62,17 @@ class Source:
         yield from (row for number, row in enumerate(self._all_rows()) if number in drawn)
 
     def _all_rows(self) -> Iterator[Row]:
-        if self._comes_from_the_store():
+        lent = self._launch.lent.get(self.key)
+        if lent is not None:
+            work = Path(self._launch.paths.work)
+            yield from read_lent(lent, self.key, (self.spec, self.field), work, self._wish)
+        elif self._comes_from_the_store():
             yield from s3.read(self.spec.path, self.field, self._wish)
-            return
-        root = self.local()
-        if root is None:
+        elif (root := self.local()) is not None:
+            yield from read_local(root, self.field, root.name, self._wish)
+        else:
             streams = self._streams
             yield from hub.read_dataset(self.spec, self.field, self._secrets, streams=streams)
-        else:
-            yield from read_local(root, self.field, root.name, self._wish)
 
     def _comes_from_the_store(self) -> bool:
         """Whether an object is read where it lies: as far as rows are asked for."""

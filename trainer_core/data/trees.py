@@ -5,6 +5,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from io import RawIOBase
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
@@ -79,15 +80,15 @@ class ZipTree:
     holds names that climb out, links, or a name twice.
     """
 
-    def __init__(self, path: Path, field: str, name: str) -> None:
+    def __init__(self, file: Path | IO[bytes], size: int, field: str, name: str) -> None:
         self.field = field
         self._name = name
         try:
-            self._archive = zipfile.ZipFile(path)
+            self._archive = zipfile.ZipFile(file)
         except (*DAMAGED, OSError, ValueError) as error:
             raise self._error(f" is no whole zip archive ({error}): pack it again") from error
         entries = [entry for entry in self._archive.infolist() if not entry.is_dir()]
-        self._check_sizes(entries, path.stat().st_size)
+        self._check_sizes(entries, size)
         names = [_name_of(entry) for entry in entries]
         for entry, inside in zip(entries, names, strict=True):
             self._check(entry, inside)
@@ -168,9 +169,9 @@ class Beside:
             raise BadRow(f"`{column}`: '{_shown(name)}' cannot be read ({error})") from error
 
 
-def is_zip(path: Path) -> bool:
-    """Whether a file begins as a zip archive does."""
-    with path.open("rb") as file:
+def is_zip(file: IO[bytes] | RawIOBase) -> bool:
+    """Whether a file begins as a zip archive does; it is read and closed."""
+    with file:
         return file.read(4) in _ZIP_MAGIC
 
 

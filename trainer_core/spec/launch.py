@@ -29,6 +29,21 @@ class Paths(Strict):
     )
 
 
+class LentObject(Strict):
+    """One object of a store: its name below the source, its bytes, and what tells its content."""
+
+    name: str
+    size: int = Field(ge=0)
+    version: str
+
+
+class LentSource(Strict):
+    """What a source consists of; `alone`: one object, not what lies below an address."""
+
+    alone: bool
+    objects: list[LentObject] = Field(min_length=1)
+
+
 class Launch(Strict):
     """Everything that one run of the trainer needs; `launch.json` in the attempt's folder."""
 
@@ -44,3 +59,8 @@ class Launch(Strict):
         description="CUDA devices by number or UUID, as CUDA_VISIBLE_DEVICES has them; empty: CPU.",
     )
     labels: dict[str, Any] = Field(default_factory=dict)
+    lent: dict[str, LentSource] = Field(
+        default_factory=dict,
+        description="Sources that are read where they lie, as far as the run goes: `train/0` → "
+        "objects, whose bytes whoever launched the run gives (`trainer_core/data/lent.py`).",
+    )
