@@ -3,6 +3,7 @@
 Every choice of `resolve` that a machine without a GPU leaves: precision, attention, how a step's
 rows are put into batches and processes, recomputed activations, kernel of the optimizer. All sides
 train the same rows, as many a step, on all cores; each says one thing and leaves the others open.
+They take their steps in turns, but for several processes, which take whole runs in turns.
 
     python -m bench.auto [--rounds 5] [--steps 12]
 """
@@ -11,19 +12,27 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.task_cases import LORA, llama
-from bench.turns import by_us, in_fork, launch_of, rounds_asked, told, verdict
+from bench.turns import (
+    by_us,
+    in_fork,
+    launch_of,
+    rounds_asked,
+    step_by_step,
+    told,
+    verdict,
+)
 from tests.trainer_core.tiny import random_rows, write_prepared
 from trainer_core.warm import preload
 
 LIMIT = 0.95
 WARM_UP = 3
 A_STEP = 16  # rows, as `resolve` has it for this task
-Choice = dict[str, dict[str, Any]]
+Choice = dict[str, Any]
 
 
 def _rows(batch: int, processes: int = 1) -> Choice:
@@ -38,17 +47,18 @@ def _rows(batch: int, processes: int = 1) -> Choice:
 
 
 AUTO = "auto"
-CHOICES: dict[str, Any] = {
+CHOICES: dict[str, Choice] = {
     AUTO: {},
     "bf16": {"precision": "bf16"},
     "eager attention": {"model": {"attn_implementation": "eager"}},
     "16 x 1 rows": _rows(16),
     "8 x 2 rows": _rows(8),
     "2 x 8 rows": _rows(2),
-    "two processes": _rows(4, processes=2),
     "checkpointing": {"training": {"gradient_checkpointing": True}},
     "unfused AdamW": {"training": {"optim": "adamw_torch"}},
 }
+TWO = "two processes"
+PROCESSES: dict[str, Choice] = {AUTO: {}, TWO: _rows(4, processes=2)}
 
 
 def launch(folder: Path, name: str, choice: Choice, steps: int) -> dict[str, Any]:
@@ -67,30 +77,36 @@ def launch(folder: Path, name: str, choice: Choice, steps: int) -> dict[str, Any
     return launch_of(name, spec, folder, folder / "prepared", cores)
 
 
-def steps_per_second(folder: Path, name: str, choice: Choice, steps: int) -> float:
-    """Train once in a fork; behind the warm-up, by the times in the events."""
-
-    def work() -> bool:
-        by_us(launch(folder, name, choice, steps))
-        return True
-
-    in_fork(work, folder / f"{name}.log")
-    return (steps - WARM_UP) / told(folder / name).seconds(WARM_UP, steps)
+def _ratios(found: Mapping[str, float]) -> dict[str, float]:
+    """Of steps per second, `auto` to each choice; `found` are seconds."""
+    return {name: value / found[AUTO] for name, value in found.items() if name != AUTO}
 
 
-def compare(folder: Path, rounds: int, steps: int) -> dict[str, list[float]]:
-    """Ratios of steps per second, `auto` to each choice."""
-    ratios: dict[str, list[float]] = {name: [] for name in CHOICES if name != AUTO}
+def compare(folder: Path, rounds: int, steps: int) -> Iterator[dict[str, float]]:
+    """One process: yield each round's ratios."""
+    sides = {
+        name: lambda run, choice=choice: by_us(launch(folder, run, choice, steps))
+        for name, choice in CHOICES.items()
+    }
+    for runs in step_by_step(sides, folder, rounds):
+        seconds = {name: run.seconds(WARM_UP, steps) for name, run in runs.items()}
+        shown = (
+            f"{name} {1000 * value / (steps - WARM_UP):.0f}" for name, value in seconds.items()
+        )
+        print(f"milliseconds a step: {', '.join(shown)}", flush=True)
+        yield _ratios(seconds)
+
+
+def compare_processes(folder: Path, rounds: int, steps: int) -> Iterator[dict[str, float]]:
+    """One process and two: yield each round's ratios, by the times in the events."""
     for number in range(rounds):
-        order = list(CHOICES)[:: -1 if number % 2 else 1]
-        found = {
-            name: steps_per_second(folder, f"{place}-{number}", CHOICES[name], steps)
-            for place, name in enumerate(order)
-        }
-        print(f"round {number + 1}: auto {found[AUTO]:.2f} steps/s", flush=True)
-        for name, values in ratios.items():
-            values.append(found[AUTO] / found[name])
-    return ratios
+        seconds = {}
+        for place, name in enumerate(list(PROCESSES)[:: -1 if number % 2 else 1]):
+            run = f"processes-{number}-{place}"
+            made = launch(folder, run, PROCESSES[name], steps)
+            in_fork(lambda made=made: bool(by_us(made)), folder / f"{run}.log")
+            seconds[name] = told(folder / run).seconds(WARM_UP, steps)
+        yield _ratios(seconds)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,10 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return True
 
         in_fork(lay, folder / "lay.log")
-        ratios = compare(folder, options.rounds, steps)
+        rounds = [*compare(folder, options.rounds, steps)]
+        processes = [*compare_processes(folder, options.rounds, steps)]
     good = True
-    for choice, values in ratios.items():
-        good &= verdict(f"auto / {choice}", values, LIMIT)
+    for some in (rounds, processes):
+        for name in some[0]:
+            good &= verdict(f"auto / {name}", [each[name] for each in some], LIMIT)
     return 0 if good else 1
 
 

@@ -42,7 +42,7 @@ class Job:
 
     @property
     def save_at(self) -> int:
-        return self.total // 2
+        return self.total // 2 + 1  # one in a run
 
     def raw(self) -> list[dict[str, Any]]:
         """The rows as they are in the file; names of images have become bytes."""

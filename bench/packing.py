@@ -4,7 +4,7 @@ Rows of 20 to 120 tokens, and the same with a tenth as long as a row may be. Eac
 many real tokens on every side. Sides: rows padded to the longest of their batch; padded to
 `max_length`; packed by us into rows of `max_length`; packed by TRL, which lays them out as one row.
 
-    python -m bench.packing [--pairs 5] [--steps 12]
+    python -m bench.packing [--pairs 5] [--steps 6]
 """
 
 import argparse
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.turns import Run, Watch, by_us, in_fork, in_turns, launch_of, rounds_asked, verdict
+from bench.turns import Run, Watch, by_us, in_fork, launch_of, rounds_asked, step_by_step, verdict
 from tests.trainer_core.small_tasks import write_rows
 from tests.trainer_core.tiny import make_tiny_model
 from trainer_core.data.prepared import open_prepared
@@ -30,7 +30,7 @@ from trainer_core.warm import preload
 
 MAX_LENGTH = 512
 PACKED_ROWS = 4  # a step of 2048 positions
-WARM_UP = 2
+WARM_UP = 1
 FILL = 0.97
 LIMITS = {
     # mix of lengths: the least ratio to padding to the longest, to max_length, to TRL's packing
@@ -58,7 +58,7 @@ def make_model(path: Path) -> Path:
     """A Llama of SmolLM2's proportions in fewer layers: what attention weighs beside the rest
     decides what packing gives."""
     return make_tiny_model(
-        path, hidden_size=576, layers=4, vocab_size=VOCABULARY, intermediate_size=1536
+        path, hidden_size=384, layers=3, vocab_size=VOCABULARY, intermediate_size=1024
     )
 
 
@@ -154,7 +154,7 @@ def compare(job: Job, tokens: int, pairs: int) -> dict[str, list[float]]:
     sides["TRL packing"] = lambda name: by_trl(job, name)
     print("real tokens per second:  " + "".join(f"{name:>14}" for name in sides), flush=True)
     ratios: dict[str, list[float]] = {name: [] for name in sides if name != "packed"}
-    for number, runs in enumerate(in_turns(sides, job.folder, pairs), 1):
+    for number, runs in enumerate(step_by_step(sides, job.folder, pairs), 1):
         rates = {name: _rate(run, tokens) for name, run in runs.items()}
         print(f"{number:>23}  " + "".join(f"{rates[name]:>14.0f}" for name in sides), flush=True)
         for name, found in ratios.items():
@@ -200,7 +200,7 @@ def _mix(folder: Path, options: argparse.Namespace, limits: tuple[float, ...]) -
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--pairs", type=int, default=rounds_asked(5))
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args(arguments)
 

@@ -1,10 +1,11 @@
 """Every task type against a bare script of the library beneath it: same model, rows, batch, steps.
 
-Both sides train in turns, with a checkpoint in the middle, on one core: threads that wait for each
-other on a busy machine would be what is measured. What counts is the median ratio of samples per
-second behind the warm-up. Losses must agree: step by step, or on average where chance has a part.
+Both sides train at once and take their steps in turns, with a checkpoint in the middle, on one
+core: threads that wait for each other on a busy machine would be what is measured. What counts is
+the median ratio of samples per second behind the warm-up. Losses must agree: step by step, or on
+average where chance has a part.
 
-    python -m bench.tasks [TASK …] [--pairs 5] [--steps 24]
+    python -m bench.tasks [TASK …] [--pairs 5] [--steps 40]
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Any
 
 from bench.bare_tasks import LEARNING_RATE, Job, bare
 from bench.task_cases import CASES, LORA
-from bench.turns import Run, by_us, in_fork, in_turns, launch_of, rounds_asked, verdict
+from bench.turns import Run, by_us, in_fork, launch_of, rounds_asked, step_by_step, verdict
 from tests.trainer_core.small_tasks import write_any
 from trainer_core.hardware import Hardware
 from trainer_core.prepare import prepare
@@ -88,7 +89,7 @@ def compare(job: Job, pairs: int) -> list[float]:
     ratios = []
     print("milliseconds a step; CPU: their work to ours alone, blind to waiting for a core")
     print(f"{'pair':>4} {'bare':>10} {'ours':>10} {'ratio':>7} {'CPU':>7}", flush=True)
-    for number, runs in enumerate(in_turns(sides, job.folder, pairs), 1):
+    for number, runs in enumerate(step_by_step(sides, job.folder, pairs), 1):
         check(job, runs)
         seconds = {name: run.seconds(WARM_UP, job.total) for name, run in runs.items()}
         ratios.append(seconds["bare"] / seconds["ours"])
@@ -120,7 +121,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("tasks", nargs="*", choices=[[], *CASES], default=[])
     parser.add_argument("--pairs", type=int, default=rounds_asked(5))
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args(arguments)
 

@@ -1,8 +1,10 @@
 """Sides of a measurement in turns: each run is a fork of one process that imported the stack.
 
 What else the machine does so falls on every side alike; what counts is the median over the rounds.
+`in_turns` runs one side behind the other; `step_by_step` two at once that take steps in turns.
 """
 
+import contextlib
 import json
 import os
 import statistics
@@ -46,12 +48,17 @@ class Watch:
     def __init__(self, measure: str = "loss") -> None:
         self.run = Run({}, {})
         self._measure = measure
+        self._waited = 0.0
 
     def note(self, step: int, values: Mapping[str, Any]) -> None:
-        """One report of a step."""
+        """One report of a step; what a side waits for its turn is no time of its own."""
         if self._measure in values:
-            self.run.times[step] = (time.monotonic(), time.process_time())
+            now = time.monotonic()
+            self.run.times[step] = (now - self._waited, time.process_time())
             self.run.losses[step] = values[self._measure]
+            if _baton is not None:
+                _baton.pass_on()
+                self._waited += time.monotonic() - now
 
     def listen(self, event: RunEvent) -> None:
         """For `run_launch`."""
@@ -152,11 +159,15 @@ def _result_of(receive: int, pid: int, log: Path) -> Any:
 def measured(side: Side, name: str, folder: Path) -> Run:
     """One run in a fork."""
 
-    def work() -> list[Any]:
-        run = side(name)
-        return [run.times, run.losses]
+    return _run_of(in_fork(lambda: _told(side(name)), folder / f"{name}.log"))
 
-    times, losses = in_fork(work, folder / f"{name}.log")
+
+def _told(run: Run) -> Any:
+    return [run.times, run.losses]
+
+
+def _run_of(told: Any) -> Run:
+    times, losses = told
     return Run({int(k): tuple(v) for k, v in times.items()}, {int(k): v for k, v in losses.items()})
 
 
@@ -165,6 +176,65 @@ def in_turns(sides: Mapping[str, Side], folder: Path, rounds: int) -> Iterator[d
     for number in range(rounds):
         order = list(sides.items())[:: -1 if number % 2 else 1]
         yield {name: measured(side, f"{name}-{number}", folder) for name, side in order}
+
+
+class Baton:
+    """Lets forks take steps in turns, never at once; a side that is gone is not waited for."""
+
+    def __init__(self, take: int, give: int, *, first: bool) -> None:
+        self._take, self._give = take, give
+        self._holds = first
+
+    def take_hold(self, ends: Sequence[int]) -> None:
+        """In the fork: become its baton, and let go of what of the ends of all is another's."""
+        global _baton
+        _baton = self
+        for end in ends:
+            if end not in (self._take, self._give):
+                os.close(end)
+
+    def pass_on(self) -> None:
+        """Behind a step: let the next side take one, and wait until the one before has."""
+        if self._holds:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._give, b".")
+        self._holds = bool(os.read(self._take, 1))
+
+
+_baton: Baton | None = None
+
+
+def step_by_step(sides: Mapping[str, Side], folder: Path, rounds: int) -> Iterator[dict[str, Run]]:
+    """Yield each round's runs of sides that are all there at once and take their steps in turns.
+
+    A machine that others use is quick and slow by moods that last longer than a run does: so each
+    of them meets every side. Sides report in the process that computes, so none has ranks.
+    """
+    for number in range(rounds):
+        names = list(sides)[:: -1 if number % 2 else 1]
+        pipes = [os.pipe() for _ in names]  # the one that each side reads
+        ends = [end for pipe in pipes for end in pipe]
+        begun = {}
+        for place, name in enumerate(names):
+            give = pipes[(place + 1) % len(pipes)][1]
+            baton = Baton(pipes[place][0], give, first=place == 0)
+            run = f"{name}-{number}"
+            work = _with_baton(baton, ends, sides[name], run)
+            begun[name] = _forked(work, folder / f"{run}.log")
+        for end in ends:
+            os.close(end)
+        yield {
+            name: _run_of(_result_of(*fork, folder / f"{name}-{number}.log"))
+            for name, fork in begun.items()
+        }
+
+
+def _with_baton(baton: Baton, ends: Sequence[int], side: Side, name: str) -> Callable[[], Any]:
+    def work() -> Any:
+        baton.take_hold(ends)
+        return _told(side(name))
+
+    return work
 
 
 def rounds_asked(usual: int) -> int:

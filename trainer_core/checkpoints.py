@@ -5,13 +5,21 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainer_core.errors import DiskFull, InvalidSpec
 from trainer_core.optimizers import state_bytes
-from trainer_core.publish.manifest import BrokenFolder, sync_folder, verify, write_manifest
+from trainer_core.publish.manifest import (
+    BrokenFolder,
+    make_durable,
+    sync_folder,
+    verify,
+    write_manifest,
+)
 from trainer_core.report import Reporter
 
 FOLDER = "checkpoints"
@@ -54,7 +62,10 @@ class Checkpointer:
     """Writes, counts and prunes the checkpoints of one attempt.
 
     `hashes` are (spec_hash, data_hash); `keep` is at least 2 and an old checkpoint is deleted only
-    after the new one is whole; `needed_bytes` is the estimated size of one checkpoint.
+    after the new one is safe on the disk; `needed_bytes` is the estimated size of one checkpoint.
+
+    A checkpoint is there, and reported, as soon as it is whole. That the disk holds it is waited
+    for beside the training: what a power cut tears is known by its manifest, and passed over.
     """
 
     work: Path
@@ -64,6 +75,8 @@ class Checkpointer:
     needed_bytes: int = 0
     seconds: float = field(default=0.0, init=False)
     newest: Path | None = field(default=None, init=False)
+    _disk: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1), init=False)
+    _safe: Future[None] | None = field(default=None, init=False)
 
     @property
     def staging(self) -> Path:
@@ -79,6 +92,7 @@ class Checkpointer:
 
         Raises DiskFull before anything is written where there is no room for it.
         """
+        self.settle()
         began = time.monotonic()
         require_space(self.work, self.needed_bytes, f"the checkpoint of step {step}")
         self.clear_staging()
@@ -90,8 +104,14 @@ class Checkpointer:
         finally:
             self.clear_staging()
         self.newest = folder
-        self.seconds = time.monotonic() - began
-        self._prune()
+        self._safe = self._disk.submit(self._secure, folder, began)
+
+    def settle(self) -> None:
+        """Wait until the disk holds the newest checkpoint; raises DiskFull where it cannot."""
+        safe, self._safe = self._safe, None
+        if safe is not None:
+            with disk_errors(self.work, self.needed_bytes):
+                safe.result()
 
     def _seal(self, step: int, state: LoopState) -> Path:
         [written] = self.staging.iterdir()
@@ -102,10 +122,15 @@ class Checkpointer:
         if folder.exists():
             shutil.rmtree(folder)
         written.rename(folder)
-        sync_folder(folder.parent)  # before an older one is deleted
         relative = folder.relative_to(self.work).as_posix()
         self.report.emit("checkpoint", step=step, path=relative, bytes=manifest.total_bytes)
         return folder
+
+    def _secure(self, folder: Path, began: float) -> None:
+        make_durable(folder)
+        sync_folder(folder.parent)
+        self.seconds = time.monotonic() - began
+        self._prune()
 
     def _prune(self) -> None:
         folders = sorted((self.work / FOLDER).glob("step-*"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainer_core.adapter_init import InitialWeights
+from trainer_core.adapter_switch import switch_quickly
 from trainer_core.callbacks import Flow, as_callback
 from trainer_core.checkpoints import Checkpointer
 from trainer_core.context import TrainContext, transformer_of
@@ -267,6 +268,8 @@ def attach(trainer: Any, context: TrainContext) -> None:
     if context.flow.ranks.count > 1:
         connect(trainer, context.flow.ranks)
     trainer.initial = context.loaded.initial
+    if hasattr(transformer_of(trainer.model), "disable_adapter"):
+        switch_quickly(transformer_of(trainer.model))
     if isinstance(context.spec.adapter, AdaLoraAdapter):
         trainer.budget = RankBudget(transformer_of(trainer.model), context.spec.adapter)
         trainer.add_callback(budget_callback(trainer.budget))

@@ -46,7 +46,12 @@ from trainer_core.launch import read_launch, read_secrets
 from trainer_core.loading import files_of, load_reader, load_tokenizer
 from trainer_core.model_source import ModelSource, locate
 from trainer_core.new_tokens import with_new_tokens
-from trainer_core.publish.manifest import canonical_hash, sync_folder, write_manifest
+from trainer_core.publish.manifest import (
+    canonical_hash,
+    make_durable,
+    sync_folder,
+    write_manifest,
+)
 from trainer_core.resolve import resolve
 from trainer_core.spec import Launch, TrainSpec
 from trainer_core.stop import StopSignal
@@ -344,6 +349,7 @@ class _Preparation:
         (self._folder / REPORT).write_text(text, encoding="utf-8")
         hashes = (spec_hash(self._spec), report.data_hash)
         write_manifest(self._folder, "prepared", 0, hashes)
+        make_durable(self._folder)
 
     def _tell(self, rows: int) -> None:
         self._emit("progress", step=rows)

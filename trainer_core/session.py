@@ -293,6 +293,7 @@ class Session:
         finally:
             if self._ranks.leads:
                 context.checkpointer.clear_staging()
+                context.checkpointer.settle()
         return trainer.model
 
     def _use(self, trainer: Any, context: TrainContext, resume: Resume | None) -> None:

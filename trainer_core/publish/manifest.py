@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 MANIFEST = "manifest.json"
 Kind = Literal["checkpoint", "model", "prepared"]
-_CHUNK = 1 << 20
+_SYNCED_AT_ONCE = 4
 
 
 class FileEntry(BaseModel):
@@ -57,23 +58,34 @@ class BrokenFolder(Exception):
 
 
 def write_manifest(folder: Path, kind: Kind, step: int, hashes: tuple[str, str]) -> Manifest:
-    """Fsync and hash every file of `folder`, then write its manifest last.
+    """Hash every file of `folder`, then write its manifest last.
 
-    `hashes` are (spec_hash, data_hash). Returns the manifest.
+    `hashes` are (spec_hash, data_hash). Returns the manifest. The folder is whole whatever becomes
+    of this process; `make_durable` makes it outlast the machine's power.
     """
-    entries = [_seal(folder, path) for path in _files(folder)]
     manifest = Manifest(
         kind=kind,
         step=step,
-        files=entries,
+        files=[_entry(folder, path) for path in _files(folder)],
         spec_hash=hashes[0],
         data_hash=hashes[1],
         created=datetime.now(UTC),
     )
-    write_durably(folder / MANIFEST, manifest.model_dump_json(indent=1).encode())
-    for directory in {path.parent for path in _files(folder)} | {folder}:
-        sync_folder(directory)
+    temporary = folder / f".{MANIFEST}.tmp"
+    temporary.write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
+    temporary.replace(folder / MANIFEST)
     return manifest
+
+
+def make_durable(folder: Path) -> None:
+    """Fsync every file of `folder` and its folders; raises OSError where the disk refuses."""
+    found = [*folder.rglob("*")]
+    files = [path for path in found if path.is_file()]
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
+        for _ in pool.map(_sync_file, files):
+            pass
+    for each in (folder, *(path for path in found if path.is_dir())):
+        sync_folder(each)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -138,11 +150,11 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _seal(folder: Path, path: Path) -> FileEntry:
-    digest = hashlib.sha256()
+def _sync_file(path: Path) -> None:
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
         os.fsync(file.fileno())
-        size = file.tell()
-    return FileEntry(path=path.relative_to(folder).as_posix(), size=size, sha256=digest.hexdigest())
+
+
+def _entry(folder: Path, path: Path) -> FileEntry:
+    relative = path.relative_to(folder).as_posix()
+    return FileEntry(path=relative, size=path.stat().st_size, sha256=sha256_file(path))

@@ -13,7 +13,7 @@ from trainer_core.errors import Diverged, TrainerError
 from trainer_core.memory import DTYPE_BYTES
 from trainer_core.publish.adapter import finish_adapter, is_untrained, save_model_config
 from trainer_core.publish.card import CardFacts, model_card
-from trainer_core.publish.manifest import Manifest, sync_folder, write_manifest
+from trainer_core.publish.manifest import Manifest, make_durable, sync_folder, write_manifest
 from trainer_core.publish.merge import merge
 from trainer_core.report import Reporter
 from trainer_core.shortage import first_line, is_out_of_memory
@@ -76,7 +76,9 @@ def _write(
     check_weights(folder, model, report)
     (folder / "README.md").write_text(model_card(publication.spec, card))
     (folder / "run_lock.json").write_text(json.dumps(publication.lock, indent=1))
-    return write_manifest(folder, "model", card.steps, publication.hashes)
+    manifest = write_manifest(folder, "model", card.steps, publication.hashes)
+    make_durable(folder)
+    return manifest
 
 
 def _save(model: Any, folder: Path) -> None:
