@@ -16,10 +16,13 @@ from tests.trainer_core.tiny import make_tiny_model
 from trainer_core.data.prepared import open_prepared
 from trainer_core.data.sink import percentile
 from trainer_core.errors import InvalidData, InvalidSpec
+from trainer_core.hardware import Hardware
 from trainer_core.memory import Shape
 from trainer_core.plans.command import lines, marked
 from trainer_core.plans.plan import plan, preview
+from trainer_core.plans.probe import _shortened
 from trainer_core.plans.results import Part, Sample, Token
+from trainer_core.resolve import resolve
 from trainer_core.spec import Launch
 
 pytestmark = pytest.mark.train
@@ -330,6 +333,33 @@ def test_the_formula_is_near_what_a_probe_measures(small: Small, tmp_path: Path)
     assert memory["optimizer_gb"] == pytest.approx(2 * exact)
     assert said["samples"][0]["parts"][0]["tokens"][0].keys() == {"id", "text", "trained"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"prepared"}
+
+
+ADALORA = {"type": "adalora", "init_r": 4, "target_r": 2, "tinit": 4, "tfinal": 4}
+
+
+def test_a_probe_of_adalora_makes_its_two_steps(
+    small: Small, zygote: Zygote, tmp_path: Path
+) -> None:
+    """The schedule of the whole run, 4 + 4 steps at its ends, has no place in two: without it both
+    are made with every rank, which is where the most memory is needed."""
+    launch = launch_of(small, "ranks", "sft", adapter=ADALORA, training={"max_steps": 12})
+    launch = launch.model_copy(update={"spec": resolve(launch.spec, Hardware()).spec})
+    plan(launch, {})
+    [folder] = (Path(launch.paths.work) / "prepared").iterdir()
+    short = _shortened(launch, open_prepared(folder), tmp_path)
+    run = zygote.run(short.model_dump(mode="json"))
+    assert run.code == 0, run.log
+    assert run.losses.keys() == {1, 2}
+
+
+@pytest.mark.slow
+def test_adalora_is_measured(small: Small) -> None:
+    launch = launch_of(small, "measured ranks", "sft", adapter=ADALORA, training={"max_steps": 12})
+    found = plan(launch, {}, probe=True).memory.probe
+    assert found is not None
+    assert found.failed is None
+    assert found.peak_gb
 
 
 @pytest.mark.slow

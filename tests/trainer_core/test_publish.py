@@ -132,6 +132,40 @@ def test_a21_merged_equals_base_and_adapter(world: World, zygote: Zygote) -> Non
     assert "Merging changed the logits by at most" in (folder / "README.md").read_text()
 
 
+@pytest.mark.parametrize("call", [1, 2], ids=["before", "after"])
+def test_where_merging_needs_too_much_memory_the_adapter_is_published(
+    world: World, zygote: Zygote, call: int
+) -> None:
+    """The model is asked before its weights are merged, and after: either may be too much. What was
+    trained is there in any case, whole, and the run says why it is not merged."""
+    from peft import AutoPeftModelForCausalLM
+
+    launch = world.launch(
+        f"merge-short-{call}",
+        adapter=LORA,
+        publish={"merge": "always"},
+        evaluation={"strategy": "no"},
+        training={"num_train_epochs": 1},
+    )
+    run = zygote.run(launch, short={"evaluating": True, "calls": [call]})
+    assert run.code == 0, run.log
+    assert run.result["status"] == "succeeded"
+    assert run.of("warning") == [
+        {
+            "code": "merge_refused",
+            "message": "merging needs more memory than there is (CUDA out of memory. Tried to"
+            " allocate 2.00 GiB.): the adapter is published alone",
+        }
+    ]
+    folder = run.work / "model"
+    assert "adapter_model.safetensors" in {entry.path for entry in verify(folder).files}
+    assert not (folder / "model.safetensors").exists()
+    assert "merge" not in json.loads((folder / "run_lock.json").read_text())
+    assert "Merging changed" not in (folder / "README.md").read_text()
+    tuned = AutoPeftModelForCausalLM.from_pretrained(folder)
+    assert (_logits(tuned) - _logits(_base(world.model))).abs().max() > 1e-3
+
+
 def test_a_published_adapter_can_be_trained_further(world: World, zygote: Zygote) -> None:
     """A folder with an adapter is merged into its base first: training starts where it ended."""
     first = zygote.run(world.launch("first", adapter=LORA))
