@@ -20,6 +20,7 @@ from app.events.routes import router as events
 from app.health.routes import router as health
 from app.health.service import Looks
 from app.http import handle_errors
+from app.hub.routes import router as hub
 from app.jobs.routes import router as jobs
 from app.keys.routes import router as keys
 from app.logs.routes import router as logs
@@ -35,6 +36,7 @@ from app.uploads.routes import router as uploads
 # Every router of the API; there is no discovery.
 ROUTERS: tuple[APIRouter, ...] = (
     jobs,
+    hub,
     events,
     logs,
     series,

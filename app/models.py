@@ -363,6 +363,32 @@ class MlflowRun(Base):
     next_at: Mapped[datetime] = _now()
 
 
+class HubPush(Base):
+    """What of a job is to be pushed to a hub, and how far that has come; one row at most."""
+
+    __tablename__ = "hub_pushes"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    project_id: Mapped[str] = _project()
+    kind: Mapped[str] = mapped_column(comment="checkpoint or model")
+    step: Mapped[int | None] = mapped_column(comment="of a checkpoint")
+    prefix: Mapped[str]
+    manifest_sha256: Mapped[str]
+    state: Mapped[str] = mapped_column(
+        server_default=text("'pending'"), comment="pending, pushed, failed or dropped"
+    )
+    message: Mapped[str | None]
+    commit: Mapped[str | None] = mapped_column(comment="of the newest push that arrived")
+    failures: Mapped[int] = mapped_column(server_default=text("0"))
+    lease_token: Mapped[str | None]
+    lease_expires_at: Mapped[datetime | None]
+    next_at: Mapped[datetime] = _now()
+    wanted_at: Mapped[datetime] = _now()
+    pushed_at: Mapped[datetime | None]
+    __table_args__ = (
+        Index("ix_hub_pushes_pending", "next_at", postgresql_where=text("state = 'pending'")),
+    )
+
+
 class Worker(Base):
     """A process of ours that says that it lives; hosts also offer devices."""
 

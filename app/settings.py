@@ -48,6 +48,11 @@ class Settings(BaseSettings):
         "`bucket/prefix`.",
     )
     mlflow_url: str | None = None
+    hub_endpoint: str = Field(
+        "https://huggingface.co",
+        validation_alias=AliasChoices("POLAR_HUB_ENDPOINT", "HF_ENDPOINT"),
+        description="The hub that models are pushed to.",
+    )
 
     prepared_days: float = Field(30.0, description="Prepared data that no job has used so long go.")
     checkpoint_days: float = Field(

@@ -106,6 +106,10 @@ class Seen:
     def _artifact(self, data: dict[str, Any]) -> str:
         return f"saved {data.get('kind')} {data.get('path') or ''}".rstrip()
 
+    def _hub(self, data: dict[str, Any]) -> str:
+        words = (f"hub {data.get('repo_id')}: {data.get('state')}", data.get("message"))
+        return " · ".join(str(word) for word in words if word)
+
     def _attempt(self, data: dict[str, Any]) -> str | None:
         words = [data.get("event") or data.get("outcome"), data.get("machine"), data.get("message")]
         said = " · ".join(str(word) for word in words if word)

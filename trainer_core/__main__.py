@@ -19,6 +19,7 @@ from trainer_core.machine import detect_hardware, with_own_devices
 from trainer_core.plans.command import plan_command
 from trainer_core.prepare import prepare_command
 from trainer_core.problems import explain
+from trainer_core.publish.by_hand import push_model, require_token
 from trainer_core.resolve import resolve
 from trainer_core.runner import run_launch
 from trainer_core.spec import TrainSpec
@@ -54,10 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     launch = read_launch(options.file, options.out)
-    supervised = is_launch(options.file)
-    if not supervised:
-        launch = with_own_devices(launch)
-    code = run_launch(launch, read_secrets(), None if supervised else Console())
+    secrets = read_secrets()
+    if is_launch(options.file):
+        code = run_launch(launch, secrets)
+    else:
+        require_token(launch, secrets)
+        code = run_launch(with_own_devices(launch), secrets, Console())
+        if code == 0:
+            push_model(launch, secrets)
     flush()
     return code
 

@@ -13,6 +13,7 @@ from trainer_core.data.formats import format_problem, mapping_problem
 from trainer_core.data_rules import DATA_RULES, streaming_problems
 from trainer_core.evaluation_rules import EVALUATION_RULES
 from trainer_core.hardware import Hardware
+from trainer_core.hub_rules import hub_problems
 from trainer_core.problems import Problem
 from trainer_core.publish.plan import usual_merge
 from trainer_core.spec import DataSource, Distributed, EvaluationTask, SplitRatio, TrainSpec
@@ -300,3 +301,4 @@ RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = (
     *DATA_RULES,
     _task,
 )
+    hub_problems,

@@ -14,10 +14,11 @@ TABLE: dict[str, tuple[str, str]] = {
     "beat": ("worker.beat", "main"),
     "warm": ("worker.warm", "main"),
     "supervisor": ("worker.supervisor", "main"),
+    "push": ("worker.push", "main"),
 }
 USAGE = (
     "usage: python -m worker reconciler | celery control|host|prepare | beat | warm |"
-    " supervisor attempt|prepare ID"
+    " supervisor attempt|prepare ID | push"
 )
 
 

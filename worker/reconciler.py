@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.attempts.orphans import adopt_orphans
 from app.db import transaction
+from app.hub.store import drop_unwanted
 from app.registry.mirror import write_next_pointer
 from app.schema import refuse_wrong_schema
 from app.settings import Settings, get_settings
@@ -23,11 +24,14 @@ from worker import takeover
 from worker.celery_app import sender
 from worker.loops import Health, Loop, Step
 from worker.placement import place
+from worker.pusher import Pusher
 from worker.registration import Registration
 from worker.relay import Send, relay
 from worker.stepper import Stepper
 from worker.targets.fake import FakeTarget
 from worker.wakeup import Bell
+
+PUSHES_AT_ONCE = 2
 
 
 def in_transaction(work: Callable[[Session], int]) -> Callable[[], int]:
@@ -55,7 +59,7 @@ def now_and_then(work: Callable[[], int], every: float = 10.0) -> Callable[[], i
 
 
 def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[Loop]:
-    """Return the reconciler's loops: hints, jobs, and mirrors that talk to slow neighbours."""
+    """Return the reconciler's loops: hints, jobs, mirrors that talk to slow neighbours, pushes."""
     health = Health(slow=settings.lease_renew)
     jobs = [
         Step("place", in_transaction(lambda session: place(session, stepper_id))),
@@ -72,6 +76,15 @@ def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[L
         Loop("relay", [Step("relay", lambda: relay(send))], bell, settings.poll),
         Loop("jobs", jobs, bell, settings.poll, health),
         Loop("mirrors", _mirrors(settings), bell, settings.poll),
+        *(Loop("hub", _pushes(settings, bell), bell, settings.poll) for _ in range(PUSHES_AT_ONCE)),
+    ]
+
+
+def _pushes(settings: Settings, bell: Bell) -> list[Step]:
+    pusher = Pusher(settings, bell.stopping)
+    return [
+        Step("hub", pusher.push_next),
+        Step("dropped pushes", now_and_then(in_transaction(drop_unwanted))),
     ]
 
 

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.attempts.store import Held, hold, wake
 from app.events.store import append_events
+from app.hub.store import Folder, want, wish_of
 from app.ids import new_id
 from app.jobs.lifecycle import Change, Status, transition
 from app.registry.service import NewVersion, create_version
@@ -102,6 +103,10 @@ def commit_checkpoint(
         return []
     data = {"step": stored.step, "size": stored.size, "sha256": stored.manifest_sha256}
     append_events(session, held.job_id, [{"type": "checkpoint", "data": data}], attempt_id)
+    wish = wish_of(held.spec)
+    if wish is not None and wish.strategy != "end":
+        folder = Folder("checkpoint", stored.prefix, stored.manifest_sha256, stored.step)
+        want(session, held.job_id, held.project_id, folder)
     limit = held.spec.get("checkpoint", {}).get("save_total_limit", FEWEST_CHECKPOINTS)
     keep = {"job_id": held.job_id, "keep": max(limit, FEWEST_CHECKPOINTS)}
     return list(session.execute(_RETIRE, keep).scalars())
@@ -173,6 +178,9 @@ def commit_model(session: Session, attempt_id: str, token: str, made: Publicatio
     if made.prefix and held.spec.get("publish", {}).get("registry", True):
         data["model"] = _register(session, held, made)
     _keep_artifacts(session, held, made.files)
+    if made.prefix and wish_of(held.spec) is not None:
+        folder = Folder("model", made.prefix, made.manifest_sha256)
+        want(session, held.job_id, held.project_id, folder)
     session.execute(_SUCCEED, {"attempt_id": attempt_id, "exit_code": made.exit_code})
     transition(session, held.job_id, Status.SUCCEEDED, Change(data=data))
     wake(session, "jobs")

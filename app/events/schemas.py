@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 EventType = Literal[
-    "status", "metrics", "log", "progress", "checkpoint", "artifact", "warning", "attempt"
+    "status", "metrics", "log", "progress", "checkpoint", "artifact", "warning", "attempt", "hub"
 ]
 EVENT_TYPES = EventType.__args__  # type: ignore[attr-defined]
 

@@ -30,7 +30,7 @@ def check_references(
         *_folders(sources, spec.model, settings),
         *_places(project_id, sources, spec.model, settings),
         *_datasets(session, project_id, sources, settings),
-        *_secrets(session, project_id, sources, spec.model),
+        *_secrets(session, project_id, sources, spec),
         *_model(session, project_id, spec.model),
     ]
     if spec.compute.target == "fake" and not settings.fake_target:
@@ -149,7 +149,10 @@ def _datasets(
 
 
 def secret_names(spec: JobSpec) -> dict[str, str]:
-    """Return the secrets that a spec names: JSON pointer → name."""
+    """Return the secrets that a spec names for its run: JSON pointer → name.
+
+    That of `publish.hub` is none of them: the service pushes, and no trainer gets its token.
+    """
     return _secret_names(dict(_sources(spec)), spec.model)
 
 
@@ -160,9 +163,11 @@ def _secret_names(sources: dict[str, DataSource], model: ModelRef) -> dict[str, 
 
 
 def _secrets(
-    session: Session, project_id: str, sources: dict[str, DataSource], model: ModelRef
+    session: Session, project_id: str, sources: dict[str, DataSource], spec: JobSpec
 ) -> list[FieldProblem]:
-    named = _secret_names(sources, model)
+    named = _secret_names(sources, spec.model)
+    if spec.publish.hub is not None:
+        named["/publish/hub/token/secret"] = spec.publish.hub.token.secret
     if not named:
         return []
     query = select(Secret.name).where(

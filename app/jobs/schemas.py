@@ -67,12 +67,30 @@ class ModelRefOut(BaseModel):
     version: int
 
 
+class HubRef(BaseModel):
+    """What of the job is on a hub, and whether more is on its way."""
+
+    repo_id: str = Field(examples=["org/shop-sft"])
+    revision: str = Field(description="The branch.", examples=["main"])
+    url: str
+    state: Literal["pending", "pushed", "failed", "dropped"] = Field(
+        description="`failed`: `POST /jobs/{id}/hub/retry` tries again. `dropped`: the job was "
+        "cancelled."
+    )
+    message: str | None = Field(description="Why it is not there yet.")
+    kind: Literal["checkpoint", "model"] = Field(description="What `state` is about.")
+    step: int | None = Field(description="Of a checkpoint.")
+    commit: str | None = Field(description="Of the newest push that arrived.")
+    pushed_at: Time | None
+
+
 class ExternalRefs(BaseModel):
     """The job's traces in other systems."""
 
     mlflow: MlflowRef | None = None
     storage: str = Field(description="`s3://bucket/prefix` of everything that the job keeps.")
     model: ModelRefOut | None = None
+    hub: HubRef | None = Field(None, description="Null until there is something to push.")
 
 
 class Summary(BaseModel):

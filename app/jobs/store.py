@@ -3,13 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Row, and_, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
-from app.models import Attempt, CheckpointRow, Job, MlflowRun, ModelVersion, Preparation, Worker
+from app.models import (
+    Attempt,
+    CheckpointRow,
+    HubPush,
+    Job,
+    MlflowRun,
+    ModelVersion,
+    Preparation,
+    Worker,
+)
 
 
 @dataclass(frozen=True)
@@ -168,14 +177,22 @@ def attempts(session: Session, job_id: str) -> list[tuple[Attempt, str | None]]:
     return [(row[0], row[1]) for row in session.execute(query)]
 
 
-def companions(
-    session: Session, job_id: str
-) -> tuple[Preparation | None, MlflowRun | None, ModelVersion | None]:
-    """Return the job's preparation, MLflow run and published model version."""
-    return (
+class Companions(NamedTuple):
+    """What a job has at most one of."""
+
+    preparation: Preparation | None
+    run: MlflowRun | None
+    version: ModelVersion | None
+    push: HubPush | None
+
+
+def companions(session: Session, job_id: str) -> Companions:
+    """Return the job's preparation, MLflow run, published model version and push to a hub."""
+    return Companions(
         session.get(Preparation, job_id),
         session.get(MlflowRun, job_id),
         version_of(session, job_id),
+        session.get(HubPush, job_id),
     )
 
 

@@ -2,14 +2,16 @@
 
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy.orm import Session
 
+from app.hub.store import wish_of
 from app.jobs import store
 from app.jobs.lifecycle import OPEN, RULES, FailureReason, Status
-from app.jobs.schemas import AttemptOut, ExternalRefs, JobOut, MlflowRef, ModelRefOut
-from app.jobs.store import NewJob
-from app.models import Attempt, Job, MlflowRun, ModelVersion, Preparation
+from app.jobs.schemas import AttemptOut, ExternalRefs, HubRef, JobOut, MlflowRef, ModelRefOut
+from app.jobs.store import Companions, NewJob
+from app.models import Attempt, HubPush, Job, MlflowRun, Preparation
 from app.settings import get_settings
 
 _SAME = (
@@ -27,6 +29,7 @@ _STATE = (
         "finished_at",
     ),
 )
+_PUSH = ("state", "message", "kind", "step", "commit", "pushed_at")
 _NOTHING_YET: dict[str, Any] = dict.fromkeys(
     (
         *("reason", "message", "turn", "queue_position", "cancel_requested_at", "progress"),
@@ -54,17 +57,17 @@ def of_new(job: NewJob) -> JobOut:
 
 def of_job(session: Session, job: Job) -> JobOut:
     """Return the job with its attempts, place in the queue and traces elsewhere."""
-    preparation, run, version = store.companions(session, job.id)
+    beside = store.companions(session, job.id)
     status = Status(job.status)
     waiting = status is Status.QUEUED
     return JobOut(
         **{name: getattr(job, name) for name in (*_SAME, *_STATE)},
         turn=RULES[FailureReason(job.reason)].turn if job.reason else None,
-        waiting_for=_waiting_for(session, job, preparation) if waiting else None,
+        waiting_for=_waiting_for(session, job, beside.preparation) if waiting else None,
         queue_position=store.queue_position(session, job) if waiting else None,
         attempts=_attempts(store.attempts(session, job.id)),
         links=_links(job.id, status),
-        external_refs=_references(job, run, version),
+        external_refs=_references(job, beside),
     )
 
 
@@ -119,11 +122,26 @@ def _storage(project_id: str, job_id: str) -> str:
     return f"s3://{get_settings().s3_bucket}/{project_id}/jobs/{job_id}/"
 
 
-def _references(job: Job, run: MlflowRun | None, version: ModelVersion | None) -> ExternalRefs:
+def _references(job: Job, beside: Companions) -> ExternalRefs:
+    version = beside.version
     return ExternalRefs(
         storage=_storage(job.project_id, job.id),
-        mlflow=run and _mlflow(run),
+        mlflow=beside.run and _mlflow(beside.run),
         model=version and ModelRefOut(id=version.id, name=version.name, version=version.version),
+        hub=beside.push and _hub(job, beside.push),
+    )
+
+
+def _hub(job: Job, push: HubPush) -> HubRef | None:
+    wish = wish_of(job.spec)
+    if wish is None:
+        return None
+    endpoint = get_settings().hub_endpoint.rstrip("/")
+    return HubRef(
+        repo_id=wish.repo_id,
+        revision=wish.revision,
+        url=f"{endpoint}/{wish.repo_id}/tree/{quote(wish.revision, safe='')}",
+        **{name: getattr(push, name) for name in _PUSH},
     )
 
 

@@ -31,6 +31,20 @@ def finished_job(api: Api) -> dict[str, str]:
     return made
 
 
+def pushed_job(api: Api) -> dict[str, str]:
+    """Make a job whose push to a hub has failed."""
+    api.client.put("/secrets/hub-token", json={"value": "hf_0123456789"})
+    hub = {"repo_id": "org/model", "token": {"secret": "hub-token"}}
+    made = api.client.post("/jobs", json={**JOB, "publish": {"hub": hub}})
+    assert made.status_code == 201, made.text
+    api.write(
+        "INSERT INTO hub_pushes (job_id, project_id, kind, prefix, manifest_sha256, state, message)"
+        " VALUES (:id, 'prj_default', 'model', 'p/', 'f', 'failed', 'the hub answered 403')",
+        id=made.json()["id"],
+    )
+    return {"job_id": str(made.json()["id"])}
+
+
 def key(api: Api) -> dict[str, str]:
     """Make a viewer's key."""
     made = api.client.post("/api-keys", json={"name": "x", "role": "viewer"}).json()
@@ -87,12 +101,15 @@ _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "targets": host,
 }
 _NEEDS_FINISHED = {("delete", "/jobs/{job_id}"), ("post", "/jobs/{job_id}/retry")}
+_NEEDS_PUSH = ("post", "/jobs/{job_id}/hub/retry")
 
 
 def parameters(api: Api, method: str, path: str) -> dict[str, str]:
     """Return the path parameters of an operation, each naming something that exists."""
     if (method, path) in _NEEDS_FINISHED:
         return finished_job(api)
+    if (method, path) == _NEEDS_PUSH:
+        return pushed_job(api)
     return _MAKERS[path.split("/")[1]](api) if "{" in path else {}
 
 

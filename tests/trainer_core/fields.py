@@ -254,6 +254,11 @@ _CHECKPOINT: dict[str, Place] = {
 }
 _PUBLISH: dict[str, Place] = {
     "registry": OfTheService("app.attempts.commits", '"registry"'),
+    "hub.repo_id": OfTheService("worker.pusher", "wish.repo_id"),
+    "hub.private": OfTheService("worker.pusher", "wish.private"),
+    "hub.revision": OfTheService("worker.pusher", "wish.revision"),
+    "hub.strategy": OfTheService("worker.pusher", "wish.strategy"),
+    "hub.token.secret": OfTheService("worker.pusher", "wish.token.secret"),
     "name": Field("mine", by="publication"),
     "merge": Field("always", _LORA, by="publication"),
     "max_merge_drift": Field(

@@ -97,11 +97,3 @@ def test_a17_a_package_that_is_not_there_is_named(blocks: dict[str, Any], packag
     ).stdout
     assert "backend 'hf' needs " in said
     assert f"{package} for this spec, which is not installed on this host" in said
-
-
-def test_a31_a_push_to_the_hub_is_refused_before_a_run() -> None:
-    """Nothing is pushed to the hub, so that no push can fail behind a training: the registry takes
-    the model, and whoever wants it on the hub takes it from there."""
-    pointer, message = unknown(publish={"hub": {"repo_id": "owner/model"}})
-    assert pointer == "/publish/hub"
-    assert "there is no field `hub` in `publish`" in message

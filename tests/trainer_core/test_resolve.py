@@ -100,7 +100,8 @@ OPEN = {
     "checkpoint.save_steps", "checkpoint.resume", "tracking.mlflow.run_name", "publish.name",
     "data.train", "adapter", "quantization", "publish.max_merge_drift",
     "checkpoint.metric_for_best_model", "checkpoint.greater_is_better",
-    "checkpoint.early_stopping", "publish.gate", "evaluation.metrics", "evaluation.generation",
+    "checkpoint.early_stopping", "publish.hub", "publish.gate",
+    "evaluation.metrics", "evaluation.generation",
 }  # fmt: skip
 
 

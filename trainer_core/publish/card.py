@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from trainer_core.spec import DataSource, TrainSpec
+from trainer_core.spec import DataSource, TrainSpec, is_repo_id
 from trainer_core.task import task_of
 from trainer_core.task_facts import IMAGE_PROCESSOR, PROCESSOR, TOKENIZER, ModelKind
 
@@ -76,8 +76,7 @@ def _front_matter(spec: TrainSpec, facts: CardFacts) -> str:
         f"pipeline_tag: {task_of(spec).FACTS.card.pipeline_tag}",
         f"tags: [polar-trainer, {spec.task.type}]",
     ]
-    is_repository = "/" in facts.base and not facts.base.startswith(("/", ".", "s3:"))
-    if is_repository and not _is_from_scratch(spec):
+    if is_repo_id(facts.base) and not _is_from_scratch(spec):
         lines.append(f"base_model: {json.dumps(facts.base)}")
     return "\n".join([*lines, "---"])
 

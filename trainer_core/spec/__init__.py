@@ -18,6 +18,7 @@ from trainer_core.spec.adapter import (
 )
 from trainer_core.spec.base import Name, SecretRef, Strict, TaskBlock
 from trainer_core.spec.data import Data, DataFormat, DataSource, SplitRatio
+from trainer_core.spec.hub import HubPush, is_repo_id
 from trainer_core.spec.launch import Launch, Paths
 from trainer_core.spec.model import ModelRef
 from trainer_core.spec.quantization import Quantization
@@ -65,6 +66,7 @@ __all__ = [
     "Gate",
     "Generation",
     "GrpoTask",
+    "HubPush",
     "Ia3Adapter",
     "ImageClassificationTask",
     "KtoTask",
@@ -95,4 +97,5 @@ __all__ = [
     "TrainSpec",
     "Training",
     "VeraAdapter",
+    "is_repo_id",
 ]

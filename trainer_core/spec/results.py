@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from trainer_core.spec.base import MOST, Name, Strict
+from trainer_core.spec.hub import HubPush
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/@-]{0,127}$")]
 
@@ -136,6 +137,9 @@ class Publish(Strict):
         description="Largest change that merging may make to a logit, as a share of the largest "
         "logit; above it the adapter is published alone, with a warning. Default: 0.001 for a base "
         "in fp32, 0.05 for one in 16 bits.",
+    )
+    hub: HubPush | None = Field(
+        None, description="Push the model to a hub as well, once it is published."
     )
     gate: Gate | None = Field(
         None, description="A model that does not reach it is not published, and the job fails."

@@ -1,0 +1,1 @@
+"""Pushes to a hub: what is wanted, who is at it, and how far it came."""
