@@ -296,9 +296,9 @@ RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = (
     _mixed_fp16,
     _attention,
     _merge,
+    hub_problems,
     _model,
     _sources,
     *DATA_RULES,
     _task,
 )
-    hub_problems,
