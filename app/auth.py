@@ -16,7 +16,10 @@ from app.models import DEFAULT_PROJECT
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 _CACHE_SECONDS = 5.0
 _CACHE_SIZE = 1024
-_HOW = "send the header `Authorization: Bearer polar_…`; `polar up` prints the first key"
+_HOW = (
+    "send the header `Authorization: Bearer polar_…`; `polar env` exports the first key, which"
+    " lies in secrets/api-key of the data folder (containers: `python -m app first-key`)"
+)
 
 
 class Role(IntEnum):

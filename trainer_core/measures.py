@@ -11,8 +11,9 @@ from typing import Any
 class LabelScores:
     """Accuracy, F1 and AUC; with `threshold` several labels may hold, else the likeliest one.
 
-    Macro F1 is the mean over the labels that occur in the rows or in the predictions. Accuracy of
-    several labels counts rows whose labels are all right. AUC needs two labels, one of them right.
+    As scikit-learn has them: macro F1 is the mean over the labels that occur in the rows or in the
+    predictions, of several labels over all. Accuracy of several labels counts rows whose labels are
+    all right. AUC needs two labels, one of them right.
     """
 
     needs_logits = True
@@ -50,12 +51,12 @@ class LabelScores:
         if not self._rows:
             return {}
         hits, wrong, missed = self._counts.double()
-        occurring = (hits + wrong + missed) > 0
+        counted = ((hits + wrong + missed) > 0) | (self.threshold is not None)
         each = 2 * hits / (2 * hits + wrong + missed).clamp(min=1)
         total = 2 * hits.sum() + wrong.sum() + missed.sum()
         found = {
             "accuracy": self._right / self._rows,
-            "f1_macro": float(each[occurring].mean()) if occurring.any() else 0.0,
+            "f1_macro": float(each[counted].mean()),
             "f1_micro": float(2 * hits.sum() / total) if total else 0.0,
         }
         area = area_under_curve(self._ranked)

@@ -30,10 +30,13 @@ def checkout(world: World, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_curl_session_works_word_for_word(world: World, checkout: Path):
+def _session() -> str:
     found = SESSION.search((ROOT / "README.md").read_text(encoding="utf-8"))
     assert found is not None
-    script = found.group(1) + '\necho; echo "job: $job"\n'
+    return found.group(1)
+
+
+def _shell(world: World, checkout: Path, script: str) -> subprocess.CompletedProcess[str]:
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(checkout),
@@ -41,7 +44,7 @@ def test_the_curl_session_works_word_for_word(world: World, checkout: Path):
         "PYTHONPATH": str(ROOT),
         "POLAR_HOME": str(world.home.path),
     }
-    done = subprocess.run(
+    return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=checkout,
         env=environment,
@@ -50,6 +53,10 @@ def test_the_curl_session_works_word_for_word(world: World, checkout: Path):
         timeout=200,
         check=False,
     )
+
+
+def test_the_curl_session_works_word_for_word(world: World, checkout: Path):
+    done = _shell(world, checkout, _session() + '\necho; echo "job: $job"\n')
     assert done.returncode == 0, done.stderr
     frames = [json.loads(line[6:]) for line in done.stdout.splitlines() if line[:6] == "data: "]
     assert frames[-1]["type"] == "end"
@@ -59,6 +66,15 @@ def test_the_curl_session_works_word_for_word(world: World, checkout: Path):
     job = done.stdout.rsplit("job: ", 1)[1].strip()
     assert world.get(job)["name"] == "my-first-job"
     assert verify(checkout / "model") == len(list((checkout / "model").iterdir())) - 1
+
+
+def test_what_is_refused_says_why(world: World, checkout: Path):
+    """Not the number of a status alone, and nothing is done afterwards."""
+    done = _shell(world, checkout, _session().replace('"max_length"', '"max_lenght"'))
+    assert done.returncode != 0
+    assert "did you mean `max_length`?" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "data: " not in done.stdout
 
 
 def test_every_task_type_is_named_and_has_an_example():

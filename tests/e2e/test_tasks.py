@@ -18,6 +18,8 @@ from tests.trainer_core.small_tasks import (
     opinions,
     preferences,
     questions,
+    second_opinions,
+    talks,
     write_any,
 )
 from tests.trainer_core.small_texts import answers, triplets
@@ -27,7 +29,19 @@ pytestmark = pytest.mark.train
 
 ROWS: dict[str, tuple[list[dict[str, Any]], str, float]] = {
     # rows, what is measured of the validation rows, and a value that guessing does not reach
+    "sft": (talks(160), "eval_mean_token_accuracy", 0.8),
     "text_classification": (opinions(160), "eval_accuracy", 0.9),
+    "pairs": (second_opinions(240), "eval_accuracy", 0.9),
+    "several labels": (
+        [row | {"label": [row["label"], "text"]} for row in opinions(160)],
+        "eval_f1_micro",
+        0.9,
+    ),
+    "numbers": (
+        [row | {"label": 1.5 if row["label"] == "good" else -0.5} for row in opinions(160)],
+        "eval_pearson",
+        0.9,
+    ),
     "image_classification": (labelled_images(120), "eval_accuracy", 0.9),
     "multimodal": (visual_questions(120), "eval_mean_token_accuracy", 0.9),
     "clm": (documents(40), "eval_perplexity", -100.0),
@@ -43,7 +57,13 @@ _MODELS = {
     "multimodal": make_tiny_llava,
 }
 """What a task is trained on, where it is not the stack's own Llama."""
+_BATCHES = {"grpo": 32, "pairs": 16, "several labels": 16}
+"""Rows of a step, 4 for the others; of `grpo` two groups of answers."""
+_CLASSIFICATION = {"type": "text_classification"}
 FURTHER: dict[str, dict[str, Any]] = {
+    "pairs": _CLASSIFICATION,
+    "several labels": _CLASSIFICATION | {"problem_type": "multi_label_classification"},
+    "numbers": _CLASSIFICATION | {"problem_type": "regression"},
     "mlm": {"line_by_line": True, "mlm_probability": 0.3},
     "multimodal": {"freeze_projector": False},
     "grpo": {
@@ -53,35 +73,32 @@ FURTHER: dict[str, dict[str, Any]] = {
         "max_completion_length": 4,
     },
 }
-"""Fields of a task's block."""
+"""Fields of a task's block; its type where that is not the name of the case."""
 
 
-@pytest.mark.parametrize("task", ROWS)
-def test_a_job_of_each_task(world: World, tmp_path: Path, task: str) -> None:
+@pytest.mark.parametrize("case", ROWS)
+def test_a_job_of_each_task(world: World, tmp_path: Path, case: str) -> None:
     """Losses fall, the measure reaches its mark, the folder loads in the library alone."""
-    rows, measure, mark = ROWS[task]
-    path = write_any(world.data / task, rows)
+    rows, measure, mark = ROWS[case]
+    block = {"type": case} | FURTHER.get(case, {})
+    task = block["type"]
+    path = write_any(world.data / case, rows)
     source = {"source": "folder", "path": str(path)}
     if path.suffix == ".zip":  # as users without a shared disk bring their images
         uploaded = world.client.upload(path, task.replace("_", "-"))
         assert (uploaded["file_format"], uploaded["rows"]) == ("zip", len(rows))
         source = {"source": "dataset", "path": uploaded["id"]}
-    make = _MODELS.get(task)
-    model = world.model if make is None else world.model.parent / make.__name__
-    if make is not None and not model.exists():
-        make(model)
-    spec = world.spec(steps=60, task={"type": task} | FURTHER.get(task, {}))
+    spec = world.spec(steps=60, task=block)
     if task == "image_classification":  # images have no length
         del spec["task"]["max_length"]
     spec["data"] = {
         "train": [source],
         "validation": {"split_ratio": 0.2},
     }
-    spec["model"]["name_or_path"] = str(model)
+    spec["model"]["name_or_path"] = str(_model(world, task))
     if task not in ("dpo", "kto"):  # a random base has nothing that an adapter could bring out
         del spec["adapter"]
-    batch = 32 if task == "grpo" else 4  # two groups of answers, else rows
-    spec["training"] |= {"per_device_train_batch_size": batch, "learning_rate": 0.01}
+    spec["training"] |= {"per_device_train_batch_size": _BATCHES.get(case, 4)}
     job = str(world.client.submit(spec)["id"])
     world.until(job, "succeeded", timeout=180)
     measured = [e["data"] for e in world.events(job) if measure in e["data"]][-1][measure]
@@ -94,8 +111,17 @@ def test_a_job_of_each_task(world: World, tmp_path: Path, task: str) -> None:
 
 
 def test_every_task_is_here() -> None:
-    """`sft` and `evaluation` have files of their own."""
-    assert ROWS.keys() | {"sft", "evaluation"} == TASKS.keys()
+    """`evaluation` has a file of its own."""
+    types = {FURTHER.get(case, {}).get("type", case) for case in ROWS}
+    assert types | {"evaluation"} == TASKS.keys()
+
+
+def _model(world: World, task: str) -> Path:
+    make = _MODELS.get(task)
+    model = world.model if make is None else world.model.parent / make.__name__
+    if make is not None and not model.exists():
+        make(model)
+    return model
 
 
 def _download(world: World, job: str, folder: Path) -> None:
@@ -108,6 +134,7 @@ def _download(world: World, job: str, folder: Path) -> None:
 _AUTO = {
     "clm": "AutoModelForCausalLM",
     "grpo": "AutoModelForCausalLM",
+    "sft": "AutoModelForCausalLM",
     "mlm": "AutoModelForMaskedLM",
     "multimodal": "AutoModelForImageTextToText",
 }
@@ -128,5 +155,9 @@ def _loaded(folder: Path, task: str) -> Any:
         pipeline = transformers.pipeline(task.replace("_", "-"), model=str(folder))
         return pipeline.model.config.id2label == {0: "cat", 1: "dog", 2: "고래"}
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-    assert model.config.id2label == {0: "bad", 1: "good"}
+    several = model.config.problem_type == "multi_label_classification"
+    labels = ["bad", "good", *(["text"] if several else [])]
+    if model.config.problem_type == "regression":
+        labels = ["LABEL_0"]  # Transformers' own name of a number
+    assert list(model.config.id2label.values()) == labels
     return model

@@ -31,17 +31,18 @@ def make_tiny_bert(path: Path, *, seed: int = 0, vocabulary: int = 400, **config
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    wrapped = BertTokenizerFast(tokenizer_object=tokenizer, model_max_length=128)
     sizes = {
         "hidden_size": 32,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "intermediate_size": 64,
         "max_position_embeddings": 128,
-    }
+    } | config
+    longest = sizes["max_position_embeddings"]
+    wrapped = BertTokenizerFast(tokenizer_object=tokenizer, model_max_length=longest)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = BertModel(BertConfig(vocab_size=len(wrapped), **(sizes | config)))
+        model = BertModel(BertConfig(vocab_size=len(wrapped), **sizes))
     model.save_pretrained(path)
     wrapped.save_pretrained(path)
     return path
@@ -71,6 +72,33 @@ def opinions(count: int, seed: int = 0) -> list[dict[str, Any]]:
     rng = random.Random(seed)  # noqa: S311 - test data
     pairs = [opinion(rng) for _ in range(count)]
     return [{"text": text, "label": "good" if good else "bad"} for text, good in pairs]
+
+
+def second_opinions(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Pairs of texts; the label is the kind of the second one, and the first one's says nothing."""
+    first, second = opinions(count, seed), opinions(count, seed + 1)
+    return [
+        {"text": one["text"], "text_pair": other["text"], "label": other["label"]}
+        for one, other in zip(first, second, strict=True)
+    ]
+
+
+def talks(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Conversations whose answer names what the question is about."""
+    rng = random.Random(seed)  # noqa: S311 - test data
+    rows = []
+    for _ in range(count):
+        thing = rng.choice(THINGS)
+        asked = f"{rng.choice(GOOD)} or {rng.choice(BAD)}, how was the {thing}?"
+        rows.append(
+            {
+                "messages": [
+                    {"role": "user", "content": asked},
+                    {"role": "assistant", "content": f"The {thing} was fine."},
+                ]
+            }
+        )
+    return rows
 
 
 def documents(count: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -125,6 +125,22 @@ def test_each_drawing_has_the_librarys_value(case: str) -> None:
             assert value is None or value == pytest.approx(wanted, rel=1e-12, abs=1e-14)
 
 
+def test_several_labels_are_measured_alike() -> None:
+    """In each evaluation, in bounded memory, and of rows; one label of five never holds."""
+    import torch
+
+    from trainer_core.measures import LabelScores
+
+    columns = _several(5)
+    scores = LabelScores(threshold=0.5)
+    logits = torch.tensor(columns["predicted"]) * 2.0 - 1
+    scores.add({"labels": torch.tensor(columns["label"])}, logits, ROWS)
+    found = scores.results(0.0)
+    for name in ("accuracy", "f1_macro", "f1_micro"):
+        metric = METRICS[name]
+        assert found[name] == pytest.approx(metric.value(metric.statistics(columns))), name
+
+
 def test_large_numbers_have_a_correlation() -> None:
     """Their squares would be infinite."""
     numbers = [1e200, 2e200, 3e200]

@@ -8,6 +8,7 @@ import pytest
 
 from tests.trainer_core import chat
 from tests.trainer_core.runs import World, Zygote
+from tests.trainer_core.small_tasks import Small, talks
 from tests.trainer_core.test_masks import ANSWERS, PLACE, TURNS, conversation, trained
 from tests.trainer_core.test_text_classification import PLAIN
 from tests.trainer_core.tiny import make_tiny_model, random_rows, write_prepared
@@ -281,6 +282,23 @@ def _plain_losses(folder: Path, rows: list[Any], settings: dict[str, Any]) -> li
         optimizer.step()
         found.append(loss.item())
     return found
+
+
+@pytest.mark.train
+def test_it_learns_to_answer(small: Small, zygote: Zygote) -> None:
+    """Nineteen of twenty tokens of the answers to questions that no row asks, each of which names
+    what is asked about; before the first step the model guesses among 512 tokens."""
+    training, rows = {"num_train_epochs": 4}, talks(120)
+    held = [row for row in talks(80, seed=1) if row not in rows]
+    launch = small.launch("talks", {"type": "sft"}, rows, held, training=training)
+    launch["spec"]["evaluation"] = {"compare_base": True}
+    run = zygote.run(launch)
+    assert run.code == 0, run.log
+    first, *_, last = [m for m in run.of("metrics") if "eval_mean_token_accuracy" in m]
+    assert first["eval_mean_token_accuracy"] < 0.1
+    assert last["eval_mean_token_accuracy"] >= 0.95
+    card = (run.work / "model/README.md").read_text()
+    assert "made by supervised fine-tuning" in card
 
 
 @pytest.mark.train

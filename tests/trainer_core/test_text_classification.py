@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.trainer_core.runs import Outcome, Zygote
-from tests.trainer_core.small_tasks import Small, opinions
+from tests.trainer_core.small_tasks import Small, opinions, second_opinions
 from trainer_core.publish.manifest import verify
 
 pytestmark = pytest.mark.train
@@ -234,6 +234,16 @@ def test_pairs_are_told_apart(calm: Small, zygote: Zygote) -> None:
         2,
     )
     assert _first_losses(run, 2) == pytest.approx(expected, abs=2e-5)
+
+
+def test_pairs_are_learnt(small: Small, zygote: Zygote) -> None:
+    """The first texts say nothing about the labels: who reads them alone guesses."""
+    run = zygote.run(
+        small.launch("pairs-learnt", TASK, second_opinions(300), second_opinions(40, seed=2))
+    )
+    assert run.code == 0, run.log
+    evaluation = [m for m in run.of("metrics") if "eval_loss" in m][-1]
+    assert evaluation["eval_accuracy"] >= 0.9
 
 
 def test_balanced_weights_are_those_of_the_training_rows(small: Small, zygote: Zygote) -> None:
