@@ -58,8 +58,27 @@ def _heads(model: Any) -> list[str]:
 
 
 def _head_modules(model: Any) -> list[str]:
-    """Modules around the base model that hold parameters: PEFT trains and saves them whole."""
-    return list(dict.fromkeys(name.partition(".")[0] for name in _heads(model)))
+    """Modules around the base model that hold parameters: PEFT trains and saves them whole.
+
+    Of a pooler inside of the base that module alone.
+    """
+    inner = f"{model.base_model_prefix}."
+    found = (
+        f"{name.partition('.pooler.')[0]}.pooler"
+        if name.startswith(inner)
+        else name.partition(".")[0]
+        for name in _heads(model)
+    )
+    return list(dict.fromkeys(found))
+
+
+def left_whole(model: Any, spec: TrainSpec, kind: ModelKind) -> list[str]:
+    """Modules that a quantized base does not pack: the output embeddings, and what may be trained
+    whole beside an adapter, which packed numbers cannot be."""
+    output = model.get_output_embeddings()
+    outputs = [name for name, module in model.named_modules() if module is output]
+    heads = _head_modules(model) if kind.new_head else []
+    return [*outputs, *heads, *getattr(spec.adapter, "modules_to_save", [])]
 
 
 def embedding_names(model: Any) -> list[str]:

@@ -139,6 +139,20 @@ def load_model(source: ModelSource, wish: LoadingWish) -> Any:
     return model
 
 
+def skeleton(source: ModelSource, wish: LoadingWish) -> Any:
+    """A model without weights, whose modules can be looked at; raises as `load_model` does."""
+    import torch
+    import transformers
+
+    _refuse_adapter(source)
+    with model_errors(source, "configuration", wish.kind.what):
+        config = transformers.AutoConfig.from_pretrained(
+            source.path, trust_remote_code=False, **source.options
+        )
+        with torch.device("meta"):
+            return getattr(transformers, wish.kind.auto_class).from_config(config)
+
+
 def _require_trained_head(source: ModelSource, wish: LoadingWish, head: list[str]) -> None:
     """An adapter would leave a head that begins at random as it is."""
     if head and wish.whole:

@@ -1,7 +1,7 @@
 """A base in 8 or 4 bits (bitsandbytes), on the one device of this process."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,10 +10,11 @@ from trainer_core.spec import TrainSpec
 _FLAGS = ("is_loaded_in_4bit", "is_loaded_in_8bit")
 
 
-def quantized_loading(spec: TrainSpec) -> dict[str, Any]:
+def quantized_loading(spec: TrainSpec, left_whole: Sequence[str]) -> dict[str, Any]:
     """Arguments of `from_pretrained` for a resolved spec; none without `quantization`.
 
-    The whole model lies on the device of this process (`LOCAL_RANK`), as every rank trains it.
+    `left_whole` are modules that are not packed. The whole model lies on the device of this process
+    (`LOCAL_RANK`), as every rank trains it.
     """
     wanted = spec.quantization
     if wanted is None:
@@ -23,13 +24,14 @@ def quantized_loading(spec: TrainSpec) -> dict[str, Any]:
 
     dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     if wanted.bits == 8:
-        config = BitsAndBytesConfig(load_in_8bit=True)
+        config = BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=[*left_whole])
     else:
         config = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type=wanted.quant_type,
             bnb_4bit_use_double_quant=wanted.double_quant,
             bnb_4bit_compute_dtype=dtypes[wanted.compute_dtype],
+            llm_int8_skip_modules=[*left_whole],  # for 4 bits as well
         )
     rank = int(os.environ.get("LOCAL_RANK", "0"))
     place = f"cuda:{rank}" if torch.cuda.is_available() else "cpu"

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.trainer_core.equivalence.variants import conversations
 from tests.trainer_core.runs import Outcome, World, Zygote
-from tests.trainer_core.small_tasks import Small
+from tests.trainer_core.small_images import labelled_images
+from tests.trainer_core.small_tasks import Small, opinions
 from tests.trainer_core.tiny import make_tiny_model
 from trainer_core.data.prepared import open_prepared
 from trainer_core.publish.manifest import verify
@@ -118,6 +120,41 @@ def test_a21_a_quantized_base_is_never_merged_into(world: World, zygote: Zygote)
     # What 4 bits cost: the loss on the base in 4 bits is not that on the whole one.
     assert abs(measured - together) > 1e-5
     assert "trained on a quantized base" in (folder / "README.md").read_text()
+
+
+WHOLE: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], str]] = {
+    "text_classification": ({"type": "text_classification"}, opinions(16), LORA, "classifier"),
+    "image_classification": (
+        {"type": "image_classification"}, labelled_images(16), LORA, "classifier",
+    ),
+    "sft": (
+        {"type": "sft"}, conversations(16), LORA | {"modules_to_save": ["down_proj"]}, "down_proj",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("name", WHOLE)
+def test_a21_what_is_trained_whole_is_not_packed(
+    name: str, bits: int, small: Small, zygote: Zygote
+) -> None:
+    """A new head and the modules of `modules_to_save` learn in 32 bits over a base in few."""
+    from safetensors.torch import load_file
+
+    task, rows, adapter, module = WHOLE[name]
+    changes = {"adapter": adapter, "quantization": {"bits": bits}, "publish": ALONE}
+    weights = []
+    for steps in (1, 3):
+        launch = small.launch(f"whole-{name}-{bits}-{steps}", task, rows, **changes)
+        launch["spec"]["training"] |= {"max_steps": steps}
+        run = zygote.run(launch)
+        assert run.code == 0, run.log
+        found = load_file(run.work / "model/adapter_model.safetensors")
+        weights.append({n: w for n, w in found.items() if f"{module}.weight" in n})
+    first, later = weights
+    assert first
+    assert {str(weight.dtype) for weight in later.values()} == {"torch.float32"}
+    assert all(later[n].ndim == 2 and not later[n].equal(weight) for n, weight in first.items())
 
 
 def test_a21_a_merge_that_changes_too_much_is_refused(world: World, zygote: Zygote) -> None:

@@ -22,6 +22,7 @@ from tests.trainer_core.small_images import (
 from tests.trainer_core.small_tasks import Small, write_rows
 from tests.trainer_core.test_text_classification import PLAIN
 from trainer_core.publish.manifest import verify
+from trainer_core.spec import TrainSpec
 
 pytestmark = pytest.mark.train
 
@@ -203,6 +204,33 @@ def test_images_stand_upright_in_rgb() -> None:
         kind = "JPEG" if mode == "CMYK" else "PNG"
         shown = decoded(encoded(Image.new(mode, (3, 3)), kind), "x")
         assert (shown.mode, shown.size) == ("RGB", (3, 3))
+
+
+def test_an_adapter_leaves_a_base_alone_that_has_a_pooler() -> None:
+    """BEiT's pooler counts as a part of the head and stands inside of the base: it is trained whole
+    beside the adapter, and nothing else of the base."""
+    from transformers import BeitConfig, BeitForImageClassification
+
+    from trainer_core.adapters import attach
+    from trainer_core.tasks import image_classification
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32}
+    small = BeitConfig(**sizes, num_attention_heads=2, image_size=32, patch_size=8)
+    spec = TrainSpec.model_validate(
+        {
+            "task": {"type": "image_classification"},
+            "model": {"name_or_path": "owner/beit"},
+            "data": {"train": [{"source": "folder", "path": "images"}]},
+            "adapter": {"type": "lora", "target_modules": ["q_proj"]},
+        }
+    )
+    kind = image_classification.FACTS.model
+    adapted, _ = attach(BeitForImageClassification(small), spec, kind)
+    trained = {name for name, p in adapted.named_parameters() if p.requires_grad}
+    whole = {name for name in trained if ".lora_" not in name}
+    assert len(trained) > len(whole)
+    assert all(".classifier." in name or ".pooler." in name for name in whole)
+    assert len(whole) == 4  # weight and bias of both
 
 
 @pytest.mark.parametrize(("batch", "accumulated"), [(8, 1), (3, 3)])
@@ -399,7 +427,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("changes", "pointer"), REFUSED, ids=[p for _, p in REFUSED])
 def test_refusals(changes: dict[str, Any], pointer: str) -> None:
     from trainer_core.capabilities import check
-    from trainer_core.spec import TrainSpec
 
     spec: dict[str, Any] = {
         "task": {"type": "image_classification"},

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.adapter_init import Calibration
-from trainer_core.adapters import attach
+from trainer_core.adapters import attach, left_whole
 from trainer_core.context import Loaded
 from trainer_core.data.prepared import open_prepared
 from trainer_core.data.report import TOKENIZER
@@ -21,6 +21,7 @@ from trainer_core.loading import (
     model_errors,
     new_model,
     require_labels,
+    skeleton,
 )
 from trainer_core.model_source import ModelSource, adapter_base, allowed_folder, locate
 from trainer_core.moved import present_place
@@ -72,7 +73,7 @@ def load(
             model.config.use_cache = False
         return model
 
-    packed = quantized_loading(spec)
+    packed = quantized_loading(spec, _left_whole(spec, source, wish))
     model = base(replace(wish, options=wish.options | packed))
     keep_as_loaded(model)
     described = _facts(model)
@@ -83,6 +84,14 @@ def load(
         model = kind.assemble(model, tokenizer, source, spec)
     unpacked = partial(base, wish) if packed else None
     return Loaded(model, tokenizer, source.reference, described, initial, unpacked, processor)
+
+
+def _left_whole(spec: TrainSpec, source: ModelSource, wish: LoadingWish) -> list[str]:
+    """Modules that are not packed; the library would pack heads that have a bias."""
+    adapted = source.is_folder and adapter_base(Path(source.path)) is not None
+    if spec.quantization is None or adapted:  # the last is refused with its reason
+        return []
+    return left_whole(skeleton(source, wish), spec, wish.kind)
 
 
 def _calibration(spec: TrainSpec, source: ModelSource, paths: Paths) -> Calibration | None:
