@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import TERMINAL, World, running_stack
+from tests.e2e.harness import SETTINGS, TERMINAL, World, running_stack
+from tests.hub import Hub, running_hub
 from tests.services import wait_until
 from tests.trainer_core.tiny import make_tiny_model
 
@@ -31,7 +32,14 @@ def write_rows(path: Path, count: int) -> None:
 
 
 @pytest.fixture(scope="package")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def hub() -> Iterator[Hub]:
+    """The hub that the stack pushes to."""
+    with running_hub("hf_of_the_stack_0123456789") as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def world(tmp_path_factory: pytest.TempPathFactory, hub: Hub) -> Iterator[World]:
     root = tmp_path_factory.mktemp("전체 스택")
     data = root / "data"
     data.mkdir()
@@ -39,7 +47,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     write_rows(data / "few.jsonl", 8)
     write_rows(data / "many.jsonl", 20_000)
     model = make_tiny_model(root / "models" / "tiny")
-    with running_stack(root / "home", model, data) as world:
+    settings = SETTINGS | {"POLAR_HUB_ENDPOINT": hub.url}
+    with running_stack(root / "home", model, data, settings) as world:
         yield world
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from polar.stack.services import Postgres, SeaweedFS, SeaweedPorts
 from tests.e2e.harness import World
+from tests.hub import Fault, Hub
 from tests.services import command_lines, wait_until
 
 pytestmark = pytest.mark.train
@@ -102,8 +103,8 @@ def objects(world: World) -> Iterator[tuple[str, bytes]]:
 
 
 def submit_jobs(world: World) -> list[str]:
-    """A job that succeeds with the keys of a store, one that fails by rows whose errors quote
-    what they hold, and one that asks a hub that is not there with a token."""
+    """A job that succeeds with the keys of a store and is pushed to a hub, one that fails by rows
+    whose errors quote what they hold, and one that asks a hub that is not there with a token."""
     store = store_of(world)
     access, key = store.keys
     world.client.request("PUT", "/secrets/canary", json={"value": TOKEN})
@@ -125,7 +126,30 @@ def submit_jobs(world: World) -> list[str]:
         for name in content
     ]
     hub = {"source": "hub", "path": "org/none", "token": {"secret": "canary"}}
-    return [world.submit(steps=40, data={"train": [s]}) for s in (*sources, hub)]
+    pushed = {"repo_id": "org/canary", "strategy": "checkpoint", "token": {"secret": "canary"}}
+    return [
+        world.submit(steps=40, data={"train": [source]}, publish={"hub": pushed})
+        for source in (*sources, hub)
+    ]
+
+
+def push(world: World, hub: Hub, job: str) -> None:
+    """Have a job's push refused by a hub that repeats the token, and then taken."""
+
+    def state() -> str | None:
+        ref = world.get(job)["external_refs"]["hub"]
+        return str(ref["state"]) if ref else None
+
+    wait_until(lambda: state() == "failed", timeout=120)
+    assert "[redacted]" in world.get(job)["external_refs"]["hub"]["message"]
+    hub.faults.clear()
+    world.client.request("POST", f"/jobs/{job}/hub/retry")
+    wait_until(lambda: state() == "pushed", timeout=120)
+
+
+def repository(hub: Hub) -> Iterator[tuple[str, bytes]]:
+    for path, content in hub.repos["org/canary"].files.items():
+        yield f"hub {path}", content
 
 
 def answers(world: World, *jobs: str) -> Iterator[tuple[str, bytes]]:
@@ -135,7 +159,9 @@ def answers(world: World, *jobs: str) -> Iterator[tuple[str, bytes]]:
             yield path, json.dumps(world.client.request("GET", path)).encode()
 
 
-def test_b31_canaries_are_found_nowhere(world: World) -> None:
+def test_b31_canaries_are_found_nowhere(world: World, hub: Hub) -> None:
+    hub.token = TOKEN
+    hub.faults.append(Fault("^/api/", 403, {"error": f"not with {TOKEN}"}))
     good, broken, hubless = submit_jobs(world)
     trainer = world.freeze_at(good, "training")
     seen = [
@@ -147,6 +173,7 @@ def test_b31_canaries_are_found_nowhere(world: World) -> None:
     failed = wait_until(lambda: (j := world.get(broken))["status"] == "failed" and j, timeout=90)
     assert "[redacted]" in failed["message"]
     wait_until(lambda: world.get(hubless)["status"] == "failed", timeout=120)
+    push(world, hub, good)
     wait_until(lambda: world.get(good)["external_refs"]["mlflow"], timeout=240)
     known = {name: forms(value) for name, value in secrets_of(world).items()}
     assert len(known) >= 7, sorted(known)
@@ -157,6 +184,7 @@ def test_b31_canaries_are_found_nowhere(world: World) -> None:
         dumps(world),
         files(world),
         objects(world),
+        repository(hub),
     ):
         for place, content in source:
             places += 1

@@ -513,6 +513,50 @@ def test_the_token_is_nowhere_but_in_the_requests(
     assert [text for text in everywhere if "X-Signature" in text] == []
 
 
+PEAK = """
+import resource, sys
+from worker.push import main
+main([])
+sys.stderr.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+"""
+
+
+def peak(world: World, size: int) -> int:
+    """The most memory, in MiB, that the process of a push had for a file of `size` bytes."""
+    _, held = world.job()
+    files = {"README.md": CARD.encode(), "model.safetensors": os.urandom(size)}
+    stored = world.store(held, "model", files)
+    order = {
+        "endpoint": world.hub.url,
+        "repo_id": f"org/of-{size}",
+        "revision": "main",
+        "private": True,
+        "token": TOKEN,
+        "kind": "model",
+        "whole": False,
+        "prefix": stored.prefix,
+        "manifest_sha256": stored.manifest_sha256,
+        "message": "as large as it is",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK],
+        input=json.dumps(order),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        env=os.environ | {"HF_HUB_DISABLE_XET": "1"},
+    )
+    assert json.loads(done.stdout)["commit"], done.stdout
+    assert laid(world.hub, f"org/of-{size}") == files
+    return int(done.stderr.splitlines()[-1]) // 1024
+
+
+def test_a_push_never_holds_a_model(world: World):
+    size = 128 * 2**20
+    assert peak(world, size) - peak(world, 2**20) < size / 2**20 / 4
+
+
 READS: list[Callable[[Any], bytes]] = [
     lambda file: file.read(),
     lambda file: file.read(10) and file.seek(5) and file.read(),
