@@ -86,7 +86,10 @@ def home(tmp_path: Path) -> Path:
         "model": str(home / "elsewhere" / "model"),
         "data_folders": [str(home / "open data"), "/"],
     }
-    (work / "launch.json").write_text(json.dumps({"spec": {}, "paths": paths}))
+    # Names of objects are words of others: none of them opens anything.
+    named = {"name": str(home / "secrets" / "key"), "size": 6, "version": "1"}
+    lent = {"train/0": {"alone": True, "objects": [named]}}
+    (work / "launch.json").write_text(json.dumps({"spec": {}, "paths": paths, "lent": lent}))
     return home
 
 
