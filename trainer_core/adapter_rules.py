@@ -1,4 +1,5 @@
-"""Rules about adapters, quantization, new tokens and optimizers that hold for every task type."""
+"""Rules about adapters, quantization, new tokens, optimizers and schedules that hold for every task
+type."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -121,6 +122,19 @@ def _optimizer(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
             yield Problem(pointer=f"/training/{name}", message=text, value=shown)
 
 
+def _warmup(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """Warm-up steps of a schedule that has none; 0 is what it does."""
+    training = spec.training
+    warms_up = training.warmup_steps > 0 and _differs(training, "warmup_steps")
+    if training.lr_scheduler_type == "constant" and warms_up:
+        text = (
+            "training.warmup_steps has no effect with lr_scheduler_type 'constant': use"
+            " 'constant_with_warmup', or leave it out"
+        )
+        shown = repr(training.warmup_steps)
+        yield Problem(pointer="/training/warmup_steps", message=text, value=shown)
+
+
 def _differs(block: BaseModel, name: str) -> bool:
     field = type(block).model_fields[name]
     given: Any = getattr(block, name)
@@ -134,4 +148,5 @@ ADAPTER_RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], 
     _quantized,
     _tokens,
     _optimizer,
+    _warmup,
 )

@@ -108,10 +108,9 @@ def _of(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
     own = {"data": data, "adapter": None, "quantization": None, "distributed": Distributed()}
     inner = evaluated(spec).model_copy(update=own)
     for problem in check(inner, hardware):
-        if not problem.pointer.startswith("/task/"):
-            yield problem
-            continue
-        pointer = problem.pointer.replace("/task/", "/task/of/", 1)
+        pointer = problem.pointer
+        if pointer.startswith("/task/"):
+            pointer = pointer.replace("/task/", "/task/of/", 1)
         message = problem.message.replace("task.", "task.of.")
         yield problem.model_copy(update={"pointer": pointer, "message": message})
 
@@ -262,12 +261,20 @@ def _task(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:
     """What the task itself refuses (its section above), and what its rows cannot follow of
     `data.over_length`."""
     yield from task_of(spec).problems(spec, hardware)
-    allowed = task_of(spec).FACTS.over_length
-    policy = spec.data.over_length
-    if policy not in allowed and task_of(spec).FACTS.trains:
+    facts, policy = task_of(spec).FACTS, spec.data.over_length
+    if not facts.trains:
+        return
+    allowed = facts.over_length
+    if policy not in allowed:
         text = (
             f"data.over_length is '{policy}', which task '{spec.task.type}' cannot follow: use one "
             f"of {', '.join(allowed)}"
+        )
+        yield Problem(pointer="/data/over_length", message=text, value=repr(policy))
+    elif policy not in _AS_JOINED and (where := facts.joins(spec)):
+        text = (
+            f"data.over_length is '{policy}', which has no effect on texts that are joined and cut"
+            f" into full rows, as {where}, or leave this out"
         )
         yield Problem(pointer="/data/over_length", message=text, value=repr(policy))
 
@@ -279,6 +286,8 @@ def _no_effect(pointer: str, name: str, source: str, value: str | None) -> Probl
     )
 
 
+_AS_JOINED = ("error", "split")
+"""What nobody has said, and what happens to texts that are joined."""
 _USELESS: dict[str, tuple[str, ...]] = {
     "hub": (),
     "s3": ("subset", "split", "revision"),

@@ -1,4 +1,5 @@
-"""Rules about samples of sources, their mixture, and streams, that hold for every task type."""
+"""Rules about samples of sources, their mixture, bad rows, and streams, that hold for every task
+type."""
 
 from collections.abc import Callable, Iterator
 
@@ -33,6 +34,15 @@ def _mixture(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
     if strategy != "first_exhausted" and not mixed:
         text = f"is '{strategy}', which has no effect without the weight of a source: add weights"
         yield _problem("/data/stopping_strategy", text, strategy)
+
+
+def _bad_rows(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """A share of bad rows that may be dropped, where none is."""
+    data = spec.data
+    usual = type(data).model_fields["max_bad_ratio"].default
+    if data.on_bad_row == "error" and data.max_bad_ratio != usual:
+        text = "has no effect without data.on_bad_row 'drop': set it, or leave this out"
+        yield _problem("/data/max_bad_ratio", text, data.max_bad_ratio)
 
 
 def streaming_problems(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
@@ -102,5 +112,6 @@ def _problem(pointer: str, text: str, value: object = None) -> Problem:
 DATA_RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = (
     _samples,
     _mixture,
+    _bad_rows,
     streaming_problems,
 )

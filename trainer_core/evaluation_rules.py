@@ -1,4 +1,5 @@
-"""Rules about what is measured, which model is the best one, and what may be published."""
+"""Rules about what is measured, when is saved, which model is the best one, and what may be
+published."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,6 +37,18 @@ def _best(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
                 " checkpoint.early_stopping: set one of them, or leave it out"
             )
             yield Problem(pointer=f"/checkpoint/{name}", message=text, value=repr(value))
+
+
+def _saves(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
+    """Steps between two checkpoints, where steps do not decide."""
+    wish = spec.checkpoint
+    if wish.save_steps != "auto" and wish.save_strategy != "steps":
+        text = (
+            f"checkpoint.save_steps has no effect with save_strategy '{wish.save_strategy}': use"
+            " 'steps', or leave it out"
+        )
+        shown = repr(wish.save_steps)
+        yield Problem(pointer="/checkpoint/save_steps", message=text, value=shown)
 
 
 def _gate(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
@@ -115,6 +128,7 @@ def _needs_rows(spec: TrainSpec, _: Hardware | None) -> Iterator[Problem]:
 
 EVALUATION_RULES: tuple[Callable[[TrainSpec, Hardware | None], Iterator[Problem]], ...] = (
     _best,
+    _saves,
     _gate,
     _report,
     _generation,

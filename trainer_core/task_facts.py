@@ -44,6 +44,10 @@ def _one(_: TrainSpec) -> int:
     return 1
 
 
+def _not_at_all(_: TrainSpec) -> str:
+    return ""
+
+
 def _every_row_once(spec: TrainSpec, data: "Prepared") -> int:
     return -(-len(data.train) // (spec.training.per_device_train_batch_size or 1))
 
@@ -134,6 +138,8 @@ class TaskFacts:
     `trains`    whether weights change
     `loss_falls`  whether a lower loss is a better one
     `streams`   whether its rows may be prepared without those that follow
+    `joins`     by which field a spec has samples joined into one stream that is cut into full rows,
+                so that none is too long, and the way out; empty where none are
     """
 
     formats: tuple[str, ...]
@@ -151,6 +157,7 @@ class TaskFacts:
     trains: bool = True
     loss_falls: bool = True
     streams: bool = False
+    joins: Callable[[TrainSpec], str] = _not_at_all
 
 
 def block_of(spec: TrainSpec, kind: type[Block]) -> Block:

@@ -89,6 +89,18 @@ def test_the_tables_rows_pass(adapter: dict[str, str] | None) -> None:
             "/task/chat_template",
             "neither 'auto', 'tokenizer', a name",
         ),
+        (
+            {"training": {"lr_scheduler_type": "constant", "warmup_steps": 5}},
+            None,
+            "/training/warmup_steps",
+            "has no effect with lr_scheduler_type 'constant': use 'constant_with_warmup'",
+        ),
+        (
+            {"checkpoint": {"save_strategy": "epoch", "save_steps": 5}},
+            None,
+            "/checkpoint/save_steps",
+            "has no effect with save_strategy 'epoch': use 'steps'",
+        ),
     ],
 )
 def test_refusal(
@@ -97,6 +109,18 @@ def test_refusal(
     [problem] = check(spec(**blocks), hardware)
     assert problem.pointer == pointer
     assert message in problem.message
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        {"training": {"lr_scheduler_type": "constant", "warmup_steps": 0}},
+        {"training": {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5}},
+        {"checkpoint": {"save_strategy": "epoch"}},
+    ],
+)
+def test_what_a_schedule_does_anyway_is_taken(blocks: dict[str, Any]) -> None:
+    assert check(spec(**blocks)) == []
 
 
 def test_a_secret_is_not_repeated() -> None:

@@ -43,12 +43,42 @@ def sources(*extra: dict[str, Any]) -> dict[str, Any]:
             "/stopping_strategy",
             "no effect without the weight of a source",
         ),
+        ({"max_bad_ratio": 0.5}, "/max_bad_ratio", "no effect without data.on_bad_row 'drop'"),
     ],
 )
-def test_samples_and_mixtures(data: dict[str, Any], pointer: str, message: str) -> None:
+def test_samples_mixtures_and_bad_rows(data: dict[str, Any], pointer: str, message: str) -> None:
     [problem] = check(spec(data))
     assert problem.pointer == f"/data{pointer}"
     assert message in problem.message
+
+
+WRAPPED = {"packing": True, "packing_strategy": "wrapped", "loss_on": "all"}
+
+
+@pytest.mark.parametrize("policy", ["truncate_right", "truncate_left", "drop"])
+@pytest.mark.parametrize(
+    ("joined", "alone"),
+    [
+        ({"type": "clm"}, {"type": "clm", "packing": "bfd"}),
+        ({"type": "mlm"}, {"type": "mlm", "line_by_line": True}),
+        ({"type": "sft"} | WRAPPED, {"type": "sft"} | WRAPPED | {"packing_strategy": "bfd"}),
+    ],
+)
+def test_a15_no_text_is_too_long_where_texts_are_joined(
+    joined: dict[str, Any], alone: dict[str, Any], policy: str
+) -> None:
+    """Nothing of them is dropped or cut off, so a policy that says so is refused; the way out that
+    the refusal names works."""
+    data = {"over_length": policy}
+    measured = {"type": "evaluation", "of": joined}
+    for task, named in ((joined, "task."), (measured, "task.of.")):
+        [problem] = check(spec(data, task=task))
+        assert problem.pointer == "/data/over_length"
+        words = "has no effect on texts that are joined and cut into full rows, as "
+        assert words + named in problem.message
+    for task in (alone, {"type": "evaluation", "of": alone}):
+        assert check(spec(data, task=task)) == []
+    assert check(spec({}, task=joined)) == []
 
 
 def test_a27_a_stream_needs_max_steps() -> None:

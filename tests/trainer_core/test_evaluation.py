@@ -188,7 +188,7 @@ def test_held_out_rows_are_those_of_the_training(small: Small, zygote: Zygote) -
 def test_refusals() -> None:
     document = {
         "task": {"type": "evaluation", "of": {"type": "text_classification", "threshold": 0.3}},
-        "model": {"name_or_path": "owner/model"},
+        "model": {"name_or_path": "owner/model", "add_tokens": ["<new>"]},
         "data": {"train": [{"source": "folder", "path": "rows.jsonl"}]},
         "adapter": {"type": "lora"},
         "training": {"learning_rate": 0.1, "per_device_eval_batch_size": 3},
@@ -203,8 +203,9 @@ def test_refusals() -> None:
         "/task/type", "/task/of/threshold", "/task/baseline/source", "/training/learning_rate",
         "/task/baseline/dtype", "/task/baseline/attn_implementation",
         "/publish/gate", "/checkpoint/load_best_model_at_end", "/evaluation/compare_base",
-        "/evaluation/generation",
+        "/evaluation/generation", "/model/add_tokens",
     }  # fmt: skip
+    assert "would begin at random" in found["/model/add_tokens"]
     assert "leave adapter out" in found["/task/type"]
     assert "task.of.threshold has no effect" in found["/task/of/threshold"]
     assert "set model.dtype" in found["/task/baseline/dtype"]

@@ -101,8 +101,7 @@ class Ledger:
         return InvalidData(
             f"{self._long.count} rows are longer than task.max_length ({self._max_length}), the "
             f"longest has {self._longest} tokens: {', '.join(self._long.first)}{more}. Raise "
-            f"task.max_length, or choose data.over_length: {', '.join(self._policies[:-1])} or "
-            f"{self._policies[-1]}",
+            f"task.max_length, or choose data.over_length: {_either(self._policies)}",
             "data.over_length",
         )
 
@@ -118,3 +117,8 @@ class Ledger:
             "message": message,
         }
         self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+def _either(names: Sequence[str]) -> str:
+    """The names as one says a choice: `a`, `a or b`, `a, b or c`."""
+    return " or ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -26,6 +26,11 @@ def _from_config(spec: TrainSpec) -> dict[str, Any] | None:
     return block_of(spec, ClmTask).from_config
 
 
+def _joins(spec: TrainSpec) -> str:
+    packing = block_of(spec, ClmTask).packing
+    return "task.packing is 'wrapped': use 'bfd' or 'none'" if packing == "wrapped" else ""
+
+
 FACTS = TaskFacts(
     formats=("text",),
     rows="documents",
@@ -53,6 +58,7 @@ FACTS = TaskFacts(
     metrics=("mean_token_accuracy", "perplexity"),
     over_length=(*OVER_LENGTH, "split"),
     streams=True,
+    joins=_joins,
 )
 
 

@@ -49,6 +49,13 @@ def problems(spec: TrainSpec, hardware: Hardware | None) -> Iterator[Problem]:  
             " model in task.baseline"
         )
         yield Problem(pointer="/evaluation/compare_base", message=text, value="true")
+    for name in ("add_tokens", "add_special_tokens"):
+        if getattr(spec.model, name):
+            text = (
+                f"model.{name} would begin at random and stay so, because an evaluation trains"
+                " nothing: leave it out"
+            )
+            yield Problem(pointer=f"/model/{name}", message=text, value="a list")
     baseline = block_of(spec, EvaluationTask).baseline
     if baseline is not None:
         yield from _baseline_problems(baseline)

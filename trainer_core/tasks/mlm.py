@@ -29,6 +29,11 @@ def _from_config(spec: TrainSpec) -> dict[str, Any] | None:
     return block_of(spec, MlmTask).from_config
 
 
+def _joins(spec: TrainSpec) -> str:
+    alone = block_of(spec, MlmTask).line_by_line
+    return "" if alone else "task.line_by_line is false: set it to true"
+
+
 FACTS = TaskFacts(
     formats=("text",),
     rows="masked_documents",
@@ -59,6 +64,7 @@ FACTS = TaskFacts(
     ),
     metrics=("perplexity", "masked_accuracy"),
     over_length=(*OVER_LENGTH, "split"),
+    joins=_joins,
 )
 
 

@@ -23,6 +23,12 @@ def _frozen_copies(spec: TrainSpec) -> int:
     return int(block_of(spec, SftTask).kl_beta > 0 and not spec.adapts)
 
 
+def _joins(spec: TrainSpec) -> str:
+    task = block_of(spec, SftTask)
+    wrapped = task.packing and task.packing_strategy == "wrapped"
+    return "task.packing_strategy is 'wrapped': use 'bfd'" if wrapped else ""
+
+
 FACTS = TaskFacts(
     formats=(
         "messages",
@@ -48,6 +54,7 @@ FACTS = TaskFacts(
     metrics=("mean_token_accuracy", "kl"),
     frozen_copies=_frozen_copies,
     streams=True,
+    joins=_joins,
 )
 _CONVERSATIONS_ONLY = ("assistant", "last_assistant", "completion")
 

@@ -22,8 +22,8 @@ class ClmTask(TaskBlock):
         "wrapped",
         description="`wrapped`: documents in one stream that is cut into full rows; `bfd`: whole "
         "documents fitted into rows, isolated from each other by their position ids; `none`: a row "
-        "each. Documents that are longer than a row are treated as `data.over_length` says "
-        "(default here: `split`).",
+        "each. With the last two, documents that are longer than a row are treated as "
+        "`data.over_length` says (default here: `split`).",
     )
     add_eos_token: bool = Field(True, description="End each document with EOS, so it is learned.")
     embedding_learning_rate: float | None = Field(

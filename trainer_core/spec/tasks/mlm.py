@@ -36,8 +36,8 @@ class MlmTask(TaskBlock):
     )
     line_by_line: bool = Field(
         False,
-        description="A row for each text. Else texts are joined and cut into full rows. Texts that "
-        "are longer than a row are treated as `data.over_length` says (default here: `split`).",
+        description="A row for each text; those that are longer are treated as `data.over_length` "
+        "says (default here: `split`). Else texts are joined and cut into full rows.",
     )
     pad_to_max_length: bool = Field(
         False, description="Pad every batch to `max_length` instead of to its longest row."
