@@ -7,6 +7,9 @@ RUN = $(VENV)/bin/python
 export POLAR_HOME ?= $(CURDIR)/.polar
 export PYTHONUTF8 = 1
 TESTS ?= tests
+# Files of tests run in so many processes, each with services of its own.
+JOBS ?= 2
+SPREAD = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 SERVICE_VENV = .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 .PHONY: run up down test test-slow test-service drill check openapi docs bench lock compose-env clean env
@@ -25,10 +28,10 @@ down: env  ## stop the stack
 	@$(RUN) -m polar down
 
 test: env  ## everything but what takes minutes, a GPU or a rented machine
-	@$(RUN) -m pytest -m "not slow and not drill and not gpu and not cloud" $(TESTS)
+	@$(RUN) -m pytest $(SPREAD) -m "not slow and not drill and not gpu and not cloud" $(TESTS)
 
 test-slow: env  ## what takes minutes each; real models alone: make test-slow TESTS=tests/real
-	@$(RUN) -m pytest -m "slow and not drill and not gpu and not cloud" $(TESTS)
+	@$(RUN) -m pytest $(SPREAD) -m "slow and not drill and not gpu and not cloud" $(TESTS)
 
 test-service:  ## everything but the training stack: make test-service PYTHON=python3.12
 	@$(PYTHON) bootstrap.py --profile service --venv $(SERVICE_VENV)

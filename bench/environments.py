@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -14,21 +15,23 @@ class NotInstalled(Exception):
     """An environment could not be made; the message says why."""
 
 
-def programs_of(name: str, *requirements: str) -> Path:
+def programs_of(name: str, *requirements: str, without: Sequence[str] = ()) -> Path:
     """The folder of programs of `.venv-<name>`, which holds the requirements.
 
-    Raises NotInstalled, and leaves no half-made environment behind.
+    What they require of packages in `without` is passed over. Raises NotInstalled, and leaves no
+    half-made environment behind.
     """
     place = ROOT / f".venv-{name}"
-    stamp = place / "requirements.txt"
-    wanted = "\n".join(requirements)
+    stamp, overrides = place / "requirements.txt", place / "overrides.txt"
+    wanted = "\n".join((*requirements, *(f"without {package}" for package in without)))
     if stamp.is_file() and stamp.read_text() == wanted:
         return place / "bin"
     print(f"installing {', '.join(requirements)} in {place.name}, once …", flush=True)
     uv, python = Path(sys.executable).with_name("uv"), place / "bin" / "python"
+    install = [str(uv), "pip", "install", "--quiet", "--python", str(python), *requirements]
     for command in (
         [str(uv), "venv", "--quiet", "--clear", str(place), "--python", sys.executable],
-        [str(uv), "pip", "install", "--quiet", "--python", str(python), *requirements],
+        [*install, "--overrides", str(overrides)],
     ):
         done = subprocess.run(
             command,
@@ -41,6 +44,8 @@ def programs_of(name: str, *requirements: str) -> Path:
         if done.returncode:
             shutil.rmtree(place, ignore_errors=True)
             raise NotInstalled(done.stderr.strip() or done.stdout.strip())
+        never = (f"{package}; sys_platform == 'never'\n" for package in without)
+        overrides.write_text("".join(never))
     stamp.write_text(wanted)
     return place / "bin"
 

@@ -1,11 +1,14 @@
 """Runs a peer's own training in its own environment: `python peer_run.py PEER SETTINGS NOTES`.
 
 SETTINGS is a JSON file of the peer's own settings. NOTES gets a JSON line for each step: when it
-was done, its loss, and the tokens that went into the model so far.
+was done, its loss, and the tokens that went into the model so far. Steps are taken in turns with
+another side (`bench.turns.Baton`); what is waited for one is no time of its own.
 """
 # ruff: noqa: TID253, PLC0415 - a script for an environment that holds the peer and nothing of ours
 
+import contextlib
 import json
+import os
 import sys
 import time
 from functools import wraps
@@ -22,6 +25,9 @@ class Clock(TrainerCallback):
 
     def __init__(self) -> None:
         self.tokens = 0
+        self._take, self._give, holds = map(int, os.environ["BATON"].split())
+        self._holds = bool(holds)
+        self._waited = 0.0
 
     def on_train_begin(self, _args: Any, _state: Any, _control: Any, **given: Any) -> None:
         """Count what the model is given."""
@@ -34,9 +40,18 @@ class Clock(TrainerCallback):
     def on_log(self, _args: Any, state: Any, _control: Any, **given: Any) -> None:
         """One line a step."""
         if "loss" in given["logs"]:
-            line = [state.global_step, time.monotonic(), given["logs"]["loss"], self.tokens]
+            now = time.monotonic()
+            line = [state.global_step, now - self._waited, given["logs"]["loss"], self.tokens]
             with NOTES.open("a", encoding="utf-8") as notes:
                 notes.write(json.dumps(line) + "\n")
+            self._pass_on()
+            self._waited += time.monotonic() - now
+
+    def _pass_on(self) -> None:
+        if self._holds:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._give, b".")
+        self._holds = bool(os.read(self._take, 1))
 
 
 def watch_every_trainer() -> None:

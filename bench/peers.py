@@ -2,14 +2,13 @@
 
 Tokens are equal because every text is longer than a row and cut to it: a step is BATCH rows of
 LENGTH tokens on every side, which each side's own count proves. LoRA, fp32, one core. What counts
-is the median ratio of tokens per second behind the warm-up, in turns with ours.
+is the median ratio of tokens per second behind the warm-up; steps are taken in turns with ours.
 
     python -m bench.peers [PEER …] [--pairs 5] [--steps 20]
 """
 
 import argparse
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -22,7 +21,16 @@ from typing import Any
 
 from bench.environments import programs_of
 from bench.packing import make_model
-from bench.turns import Run, by_us, in_fork, launch_of, measured, rounds_asked, verdict
+from bench.turns import (
+    Run,
+    by_us,
+    held_baton,
+    in_fork,
+    launch_of,
+    rounds_asked,
+    step_by_step,
+    verdict,
+)
 from tests.trainer_core.small_tasks import write_rows
 from trainer_core.data.prepared import open_prepared
 from trainer_core.hardware import Hardware
@@ -71,8 +79,10 @@ class Peer:
     requirements: tuple[str, ...]
     settings: Settings
     variables: dict[str, str]
+    without: tuple[str, ...] = ()
+    """Packages that it requires and that no build for this torch is at hand of everywhere."""
     stubs: tuple[str, ...] = ()
-    """Modules that it imports and does not use: empty ones serve."""
+    """Modules of those that it imports and does not use: empty ones serve."""
 
 
 def _common(job: Job, out: Path) -> dict[str, Any]:
@@ -142,6 +152,7 @@ PEERS = {
         ("llamafactory==0.9.5", TORCH),
         llama_factory,
         {"DISABLE_VERSION_CHECK": "1"},
+        without=("torchaudio", "torchvision"),
         stubs=("torchaudio",),
     ),
 }
@@ -188,9 +199,9 @@ def launch(job: Job, name: str) -> dict[str, Any]:
     return launch_of(name, spec, job.folder, job.folder / "prepared", 1)
 
 
-def by_peer(job: Job, name: str, programs: Path, number: int) -> Run:
+def by_peer(job: Job, name: str, programs: Path, run_name: str) -> Run:
     """One training of a peer in a process of its own; raises RuntimeError when it fails."""
-    peer, out = PEERS[name], job.folder / f"{name}-{number}"
+    peer, out = PEERS[name], job.folder / run_name
     out.mkdir()
     for stub in peer.stubs:
         (out / "stubs").mkdir(exist_ok=True)
@@ -204,10 +215,11 @@ def by_peer(job: Job, name: str, programs: Path, number: int) -> Run:
         "PYTHONPATH": str(out / "stubs"),
         **peer.variables,
     }
+    handed = held_baton().hand_on()
     done = subprocess.run(
         [str(programs / "python"), str(SCRIPT), name, str(settings), str(notes)],
         cwd=out,
-        env=os.environ | variables,
+        **handed | {"env": handed["env"] | variables},
         capture_output=True,
         text=True,
         timeout=_SECONDS,
@@ -226,17 +238,17 @@ def by_peer(job: Job, name: str, programs: Path, number: int) -> Run:
 
 def compare(job: Job, name: str, pairs: int) -> list[float]:
     """Ratios of tokens per second, one a pair."""
-    programs = programs_of(name, *PEERS[name].requirements)
+    peer = PEERS[name]
+    programs = programs_of(name, *peer.requirements, without=peer.without)
     print(f"{'pair':>4} {'peer':>10} {'ours':>10} {'ratio':>7}   tokens/s", flush=True)
     ratios = []
-    for number in range(pairs):
-        runs = {}
-        for side in ("peer", "ours")[:: -1 if number % 2 else 1]:
-            if side == "peer":
-                runs[side] = by_peer(job, name, programs, number)
-            else:
-                own = f"ours-{name}-{number}"
-                runs[side] = measured(lambda n: by_us(launch(job, n)), own, job.folder)
+    sides = {
+        "peer": lambda run: by_peer(job, name, programs, run),
+        "ours": lambda run: by_us(launch(job, run)),
+    }
+    folder = job.folder / f"runs of {name}"
+    folder.mkdir()
+    for number, runs in enumerate(step_by_step(sides, folder, pairs)):
         means = [statistics.fmean(runs[side].losses.values()) for side in ("peer", "ours")]
         apart = abs(means[0] - means[1]) / means[0]
         assert apart <= _SAME_MEAN, f"the sides' mean losses are {means}"

@@ -193,6 +193,12 @@ class Baton:
             if end not in (self._take, self._give):
                 os.close(end)
 
+    def hand_on(self) -> dict[str, Any]:
+        """For `subprocess.run`: a process of its own takes this side's steps, with BATON in its
+        environment (what it reads, what it writes, whether it goes first)."""
+        words = f"{self._take} {self._give} {int(self._holds)}"
+        return {"pass_fds": (self._take, self._give), "env": os.environ | {"BATON": words}}
+
     def pass_on(self) -> None:
         """Behind a step: let the next side take one, and wait until the one before has."""
         if self._holds:
@@ -202,6 +208,12 @@ class Baton:
 
 
 _baton: Baton | None = None
+
+
+def held_baton() -> Baton:
+    """That of this fork, in which a side of `step_by_step` runs."""
+    assert _baton is not None, "this side does not take its steps in turns"
+    return _baton
 
 
 def step_by_step(sides: Mapping[str, Side], folder: Path, rounds: int) -> Iterator[dict[str, Run]]:

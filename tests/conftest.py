@@ -18,7 +18,7 @@ from tests.services import S3, migrate
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Say at once what failed: a run that is broken off prints no summary."""
-    if report.failed:
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:  # its reports come to one process
         last = report.longreprtext.splitlines()[-30:]
         print("", report.nodeid, report.when, *last, sep="\n", file=sys.__stdout__, flush=True)
 

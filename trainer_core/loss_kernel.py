@@ -5,6 +5,7 @@ up by name. Where that kernel is missing (no Triton: every CPU build of torch), 
 in plain torch takes its place. TRL 1.16 brings one of its own, which is left alone.
 """
 
+from functools import cache
 from typing import Any
 
 TOKENS_AT_ONCE = 1024
@@ -87,12 +88,38 @@ def _logits(hidden: Any, weight: Any, bias: Any, shape: tuple[float, float | Non
 
 
 def _token_statistics(logits: Any, targets: Any, outputs: tuple[str, ...]) -> tuple[Any, ...]:
+    chosen, entropy, top, log_probs = _likelihood().apply(logits, targets)
+    squares = (2 * log_probs).logsumexp(-1) if "log_sum_sq_probs" in outputs else None
+    mean = logits.detach().mean(-1) if "mean_logits" in outputs else None
+    return chosen, entropy, squares, mean, top
+
+
+@cache
+def _likelihood() -> Any:
+    """An autograd function: logits (tokens, vocabulary) and targets (tokens,) to the target's
+    log-probability, entropy, whether the target is the likeliest, and all log-probabilities.
+
+    Only the first has a gradient, g · (one-hot − probabilities). Entropy needs the probabilities
+    anyway: kept for the backward pass, they spare it a pass over the vocabulary.
+    """
     import torch
 
-    log_probs = torch.log_softmax(logits, dim=-1)
-    with torch.no_grad():
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
-        top = log_probs.argmax(-1) == targets
-        squares = (2 * log_probs).logsumexp(-1) if "log_sum_sq_probs" in outputs else None
-        mean = logits.mean(-1) if "mean_logits" in outputs else None
-    return log_probs.gather(-1, targets[:, None]).squeeze(-1), entropy, squares, mean, top
+    class Likelihood(torch.autograd.Function):  # type: ignore[misc] # torch is untyped
+        @staticmethod
+        def forward(ctx: Any, logits: Any, targets: Any) -> tuple[Any, ...]:
+            log_probs = torch.log_softmax(logits, dim=-1)
+            probabilities = log_probs.exp()
+            chosen = log_probs.gather(-1, targets[:, None]).squeeze(-1)
+            entropy = -torch.linalg.vecdot(probabilities, log_probs)
+            top = chosen == log_probs.amax(-1)
+            ctx.save_for_backward(probabilities, targets)
+            ctx.mark_non_differentiable(entropy, top, log_probs)
+            return chosen, entropy, top, log_probs
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any, *_: Any) -> tuple[Any, None]:
+            probabilities, targets = ctx.saved_tensors
+            back = probabilities * -gradient[:, None]
+            return back.scatter_add_(1, targets[:, None], gradient[:, None]), None
+
+    return Likelihood
