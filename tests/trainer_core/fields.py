@@ -1,4 +1,5 @@
-"""Where each field of the schema is: the table that `test_every_field.py` goes through.
+"""Where each field of the schema is: what the table is made of that `test_every_field.py` goes
+through, and its part of the tasks' own fields (`shared_fields.py` has the other one).
 
 A field has a value that is not its default, what must be set beside it so that it matters
 (`needs`), and how it is seen (`by`, an observer of `observed.py`). A field that is not here fails
@@ -7,12 +8,13 @@ the test, and so does one that changes nothing and is not refused.
 
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
 
+from tests.trainer_core.test_task_table import blocks
 from trainer_core.spec import TrainSpec
 
 Blocks = dict[str, Any]
@@ -22,17 +24,24 @@ Blocks = dict[str, Any]
 class Field:
     """One field: a value other than its default, and how it is seen to arrive.
 
-    `needs` is merged into the spec with and without the value, `rows` names rows of
-    `test_every_field.ROWS`. `of` has other values and needs for single tasks. `once`: shared code
-    reads the field, so that one task (`sft`) is enough.
+    `needs` is merged into the spec with and without the value, `along` stands beside the value
+    alone (a kind of reward comes with what that kind requires). `rows` names rows of
+    `field_documents.ROWS`. `of` has other values and needs for single tasks.
+
+    `refused_by` are the tasks whose `check` refuses the value and names the field; `on` are those
+    of the others in which it is built and looked at (None: all of them). With `stops` the run ends
+    with an error that names the field, which it does not without the value.
     """
 
     value: Any
     needs: Blocks = field(default_factory=dict)
     rows: str = "plain"
     by: str = "trainer"
-    once: bool = False
+    along: Blocks = field(default_factory=dict)
     of: Mapping[str, "Field"] = field(default_factory=dict)
+    refused_by: Sequence[str] = ()
+    on: Sequence[str] | None = None
+    stops: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,276 +113,8 @@ def task_leaves(block: type[BaseModel]) -> list[str]:
     return [path for path in found if path != "task.type"]
 
 
-# ---- the table ----
-
-_VALIDATES = {"data": {"validation": {"split_ratio": 0.25}}}
-_BEST = {"checkpoint": {"load_best_model_at_end": True}, **_VALIDATES}
-_STOPS = {"checkpoint": {"early_stopping": {}}, **_VALIDATES}
-_HUB = {"model": {"source": "hub", "name_or_path": "owner/model"}}
-_HUB_ROWS = {"data": {"train": [{"source": "hub", "path": "owner/rows"}]}}
-_TWO_SOURCES = {
-    "data": {"train": [{}, {"source": "folder", "path": "<other rows>", "weight": 1.0}]}
-}
-_LORA = {"adapter": {"type": "lora"}}
-_QUESTIONS = {**_VALIDATES, "evaluation": {"generation": {"max_new_tokens": 4, "num_samples": 2}}}
-_DRAWS = {
-    **_VALIDATES,
-    "evaluation": {"generation": {"max_new_tokens": 8, "num_samples": 2, "do_sample": True}},
-}
-_TRAINING: dict[str, Place] = {
-    "learning_rate": Field(0.5),
-    "num_train_epochs": Field(7.0),
-    "max_steps": Field(5),
-    "per_device_train_batch_size": Field(2, of={"grpo": Field(8)}),
-    "per_device_eval_batch_size": Field(
-        3,
-        _VALIDATES,
-        of={"grpo": Field(8, _VALIDATES), "evaluation": Field(3, by="measuring")},
-    ),
-    "gradient_accumulation_steps": Field(3),
-    "optim": Field("sgd"),
-    "adam_beta1": Field(0.5),
-    "adam_beta2": Field(0.5),
-    "adam_epsilon": Field(1e-3),
-    "lr_scheduler_type": Field("constant"),
-    "warmup_steps": Field(3.0),
-    "weight_decay": Field(0.3),
-    "max_grad_norm": Field(0.3),
-    "seed": Field(7, of={"evaluation": Field(7, _VALIDATES)}),
-    "data_seed": Field(7, of={"evaluation": Field(7, _VALIDATES)}),
-    "gradient_checkpointing": Field(True),
-    "neftune_noise_alpha": Field(5.0),
-    "logging_steps": Field(3),
-}
-_MODEL: dict[str, Place] = {
-    "source": Field("hub", {"model": {"name_or_path": "owner/model"}}, by="location", once=True),
-    "name_or_path": Field("<another model>"),
-    "revision": Field("v1", _HUB, by="location", once=True),
-    "subfolder": Field("inner"),
-    "dtype": Field("bf16"),
-    "attn_implementation": Field("eager"),
-    "add_tokens": Field(["<new>"]),
-    "add_special_tokens": Field(["<new>"]),
-    "token.secret": Field("hub", _HUB, by="location", once=True),
-}
-_SOURCE: dict[str, Place] = {
-    "source": Field("upload", by="source", once=True),
-    "path": Field("<other rows>"),
-    "subset": Field("ko", _HUB_ROWS, by="source", once=True),
-    "split": Field("test", _HUB_ROWS, by="source", once=True),
-    "revision": Field("v1", _HUB_ROWS, by="source", once=True),
-    "token.secret": Field("hub", _HUB_ROWS, by="source", once=True),
-    "format": Field(
-        "text",
-        of={
-            "clm": Field("messages"),
-            "mlm": Field("messages"),
-            "multimodal": Field("image_prompt_completion"),
-            "sentence_transformer": Field("sentence_pair"),
-            "kto": Field("judged_messages"),
-        },
-    ),
-    "columns": Field("<renamed>", rows="renamed"),
-    "weight": Field(3.0, _TWO_SOURCES, once=True),
-    "num_samples": Field(8),
-    "fraction": Field(0.5),
-    "seed": Field(7, {"data": {"train": [{"num_samples": 8}]}}),
-}
-_ONE_STEP = {
-    "max_steps": 1,
-    "per_device_train_batch_size": 1,
-    "gradient_accumulation_steps": 1,
-}
-_DATA: dict[str, Place] = {
-    "stopping_strategy": Field("all_exhausted", _TWO_SOURCES, once=True),
-    "streaming": Field(
-        True,
-        {"training": _ONE_STEP},
-        of={
-            "sft": Field(
-                True, {"training": _ONE_STEP, "task": {"packing": True, "max_length": 128}}
-            )
-        },
-    ),
-    "validation.split_ratio": Field(0.5, _VALIDATES),
-    "over_length": Field(
-        "drop",
-        {"task": {"max_length": 16}},
-        rows="long",
-        of={
-            "clm": Field("drop", {"task": {"max_length": 16, "packing": "none"}}, "long"),
-            "mlm": Field("drop", {"task": {"max_length": 16, "line_by_line": True}}, "long"),
-            "image_classification": Field("drop"),
-            "evaluation": Field(
-                "drop", {"task": {"of": {"type": "sft", "max_length": 16}}}, rows="long"
-            ),
-            "multimodal": Field("drop", {"task": {"max_length": 48}}, "long"),
-            "grpo": Field(
-                "drop", {"task": {"max_length": 32, "max_completion_length": 8}}, rows="long"
-            ),
-        },
-    ),
-    "on_bad_row": Field("drop", {"data": {"max_bad_ratio": 0.5}}, rows="bad"),
-    "max_bad_ratio": Field(0.5, {"data": {"on_bad_row": "drop"}}, rows="bad"),
-}
-_EVALUATION: dict[str, Place] = {
-    "strategy": Field("no", _VALIDATES),
-    "steps": Field(3, _VALIDATES),
-    "max_samples": Field(2, _VALIDATES),
-    "compare_base": Field(True, _VALIDATES),
-    "metrics": Field(["loss"], _VALIDATES, by="report"),
-    "generation.num_samples": Field(1, _QUESTIONS, by="report", once=True),
-    "generation.max_new_tokens": Field(9, _QUESTIONS, by="report"),
-    "generation.do_sample": Field(True, _QUESTIONS, by="report", once=True),
-    "generation.temperature": Field(9.0, _DRAWS, by="report", once=True),
-    "generation.top_p": Field(0.01, _DRAWS, by="report", once=True),
-    "backend": OneChoice(),
-}
-_CHECKPOINT: dict[str, Place] = {
-    "save_strategy": Field("epoch", {"checkpoint": {"save_steps": 3}}),
-    "save_steps": Field(3),
-    "save_total_limit": Field(5),
-    "resume": Field("never", by="resume"),
-    "load_best_model_at_end": Field(True, _VALIDATES),
-    "metric_for_best_model": Field(
-        "mean_token_accuracy",
-        _BEST,
-        of={
-            "dpo": Field("rewards/margins", _BEST),
-            "kto": Field("kl", _BEST),
-            "grpo": Field("reward", _BEST),
-            "mlm": Field("perplexity", _BEST),
-            "text_classification": Field("accuracy", _BEST),
-            "image_classification": Field("accuracy", _BEST),
-            "sentence_transformer": Field("cosine_accuracy", _BEST),
-        },
-    ),
-    "greater_is_better": Field(True, _BEST),
-    "early_stopping.patience": Field(9, _STOPS),
-    "early_stopping.threshold": Field(0.5, _STOPS),
-}
-_PUBLISH: dict[str, Place] = {
-    "registry": OfTheService("app.attempts.commits", '"registry"'),
-    "hub.repo_id": OfTheService("worker.pusher", "wish.repo_id"),
-    "hub.private": OfTheService("worker.pusher", "wish.private"),
-    "hub.revision": OfTheService("worker.pusher", "wish.revision"),
-    "hub.strategy": OfTheService("worker.pusher", "wish.strategy"),
-    "hub.token.secret": OfTheService("worker.pusher", "wish.token.secret"),
-    "name": Field("mine", by="publication"),
-    "merge": Field("always", _LORA, by="publication"),
-    "max_merge_drift": Field(
-        1e-12, {**_LORA, "publish": {"merge": "always"}}, by="publication", once=True
-    ),
-    "gate.metric": Field(
-        "mean_token_accuracy",
-        {**_VALIDATES, "publish": {"gate": {"metric": "loss", "threshold": 9.0}}},
-        by="publication",
-        once=True,
-    ),
-    "gate.threshold": Field(
-        1.0,
-        {**_VALIDATES, "publish": {"gate": {"metric": "loss", "min_improvement": 0.0}}},
-        by="publication",
-    ),
-    "gate.min_improvement": Field(
-        5.0,
-        {**_VALIDATES, "publish": {"gate": {"metric": "loss", "threshold": 9.0}}},
-        by="publication",
-    ),
-}
-
-
-def _adapter(kind: str, values: Blocks, **needs: Blocks) -> dict[str, Place]:
-    """Fields of a kind of adapter: `sft` for all of them, every task for the kind itself."""
-    required = {"trainable_patterns": ["model.layers.0.*"]} if kind == "freeze" else {}
-    found: dict[str, Place] = {}
-    for name, value in values.items():
-        block = {"type": kind, **required, **needs.get(name, {})}
-        found[f"adapter[{kind}].{name}"] = Field(value, {"adapter": block}, once=True)
-    return found
-
-
-_ADAPTERS: dict[str, Place] = {
-    f"adapter[{kind}].type": Field(kind)
-    for kind in ("lora", "adalora", "ia3", "vera", "layernorm", "freeze")
-} | {
-    **_adapter(
-        "lora",
-        {
-            "r": 4,
-            "lora_alpha": 7.0,
-            "lora_dropout": 0.5,
-            "target_modules": ["q_proj"],
-            "modules_to_save": ["lm_head"],
-            "use_rslora": True,
-            "use_dora": True,
-            "init_lora_weights": "gaussian",
-            "bias": "all",
-        },
-    ),
-    **_adapter(
-        "adalora",
-        {
-            "init_r": 10,
-            "target_r": 4,
-            "lora_alpha": 7.0,
-            "lora_dropout": 0.5,
-            "target_modules": ["q_proj"],
-            "modules_to_save": ["lm_head"],
-            "tinit": 0.2,
-            "tfinal": 0.4,
-            "delta_t": 3,
-            "orth_reg_weight": 0.9,
-        },
-    ),
-    **_adapter(
-        "ia3",
-        {
-            "target_modules": ["q_proj"],
-            "feedforward_modules": ["down_proj"],
-            "modules_to_save": ["lm_head"],
-        },
-        feedforward_modules={"target_modules": ["q_proj", "down_proj"]},
-    ),
-    **_adapter(
-        "vera",
-        {
-            "r": 8,
-            "vera_dropout": 0.5,
-            "d_initial": 0.5,
-            "projection_prng_key": 7,
-            "target_modules": ["q_proj"],
-            "modules_to_save": ["lm_head"],
-        },
-    ),
-    **_adapter("layernorm", {"target_modules": ["model.norm"], "modules_to_save": ["lm_head"]}),
-    **_adapter("freeze", {"trainable_patterns": ["lm_head.*"]}),
-}
-_4_BITS = {**_LORA, "quantization": {"bits": 4}}
-_QUANTIZATION: dict[str, Place] = {
-    "bits": Field(4, _LORA),
-    "quant_type": Field("fp4", _4_BITS, once=True),
-    "double_quant": Field(False, _4_BITS, once=True),
-    "compute_dtype": Field("bf16", _4_BITS, once=True),
-}
-SHARED: dict[str, Place] = {
-    **{f"training.{name}": place for name, place in _TRAINING.items()},
-    **{f"model.{name}": place for name, place in _MODEL.items()},
-    **{f"data.train[].{name}": place for name, place in _SOURCE.items()},
-    **{f"data.{name}": place for name, place in _DATA.items()},
-    **{f"evaluation.{name}": place for name, place in _EVALUATION.items()},
-    **{f"checkpoint.{name}": place for name, place in _CHECKPOINT.items()},
-    **{f"publish.{name}": place for name, place in _PUBLISH.items()},
-    **{f"quantization.{name}": place for name, place in _QUANTIZATION.items()},
-    **_ADAPTERS,
-    "backend": OneChoice(),
-    "precision": Field("bf16"),
-    "distributed.strategy": Field("ddp"),
-    "distributed.processes": Field(3, {"distributed": {"strategy": "ddp"}}),
-    "tracking.mlflow.experiment": OfTheService("app.tracking.mirror", '"experiment"'),
-    "tracking.mlflow.run_name": OfTheService("app.tracking.mirror", '"run_name"'),
-    "tracking.mlflow.tags": OfTheService("app.tracking.mirror", '"tags"'),
-}
+EVERY_TASK = tuple(blocks())
+VALIDATES = {"data": {"validation": {"split_ratio": 0.25}}}
 
 # ---- the tasks' own fields ----
 
@@ -383,11 +124,18 @@ _TEMPLATES: dict[str, Place] = {
 }
 
 
-def _further_model(path: str, needs: Blocks) -> dict[str, Place]:
-    """A model beside the trained one; `needs` must name one already."""
+_REFUSED_OF_A_FURTHER_MODEL = (
+    "source", "revision", "add_tokens", "add_special_tokens", "token.secret",
+)  # fmt: skip
+
+
+def _further_model(
+    path: str, needs: Blocks, *more: str, other: str = "<another model>"
+) -> dict[str, Place]:
+    """A model beside the trained one; `needs` must name one already, `more` is refused as well."""
     fields: dict[str, Any] = {
         "source": "s3",
-        "name_or_path": "<another model>",
+        "name_or_path": other,
         "revision": "v1",
         "subfolder": "inner",
         "dtype": "bf16",
@@ -396,7 +144,11 @@ def _further_model(path: str, needs: Blocks) -> dict[str, Place]:
         "add_special_tokens": ["<new>"],
         "token.secret": "hub",
     }
-    return {f"{path}.{name}": Field(value, needs) for name, value in fields.items()}
+    refused = (*_REFUSED_OF_A_FURTHER_MODEL, *more)
+    return {
+        f"{path}.{name}": Field(value, needs, refused_by=EVERY_TASK if name in refused else ())
+        for name, value in fields.items()
+    }
 
 
 _A_REFERENCE = {"task": {"ref_model": {"source": "folder", "name_or_path": "<the model>"}}}
@@ -410,26 +162,30 @@ _COMPARED: dict[str, Place] = {
     "ref_model_mixup_alpha": Field(0.9, _FOLLOWS),
     "ref_model_sync_steps": Field(7, _FOLLOWS),
     "disable_dropout": Field(False),
-    "max_length": Field(24, {"data": {"over_length": "truncate_right"}}),
+    "max_length": Field(33, {"data": {"over_length": "truncate_right"}}),
     **_TEMPLATES,
 }
 _LABELS: dict[str, Place] = {
     "class_weights": Field("balanced"),
     "label_smoothing_factor": Field(0.3),
-    "ignore_mismatched_sizes": Field(True, {"model": {"name_or_path": "<headed>"}}),
+    "ignore_mismatched_sizes": Field(
+        False,
+        {"model": {"name_or_path": "<headed>"}, "task": {"ignore_mismatched_sizes": True}},
+        stops=True,
+    ),
 }
 _SEVERAL = {"task": {"problem_type": "multi_label_classification", "label_separator": "|"}}
 
 
 def _reward(kind: str, values: Blocks, required: Blocks | None = None) -> dict[str, Place]:
-    one = {"type": kind, **(required or {})}
+    required = required or {}
     path = f"rewards[][{kind}]"
-    other = "length" if kind == "exact_match" else "exact_match"
-    wish = {"max": 3} if other == "length" else {}
+    other = {"type": "length", "max": 3} if kind == "exact_match" else {"type": "exact_match"}
     found: dict[str, Place] = {
-        f"{path}.type": Field(kind, {"task": {"rewards": [{"type": other, **wish}]}})
+        f"{path}.type": Field(kind, {"task": {"rewards": [other]}}, along=required)
     }
     for name, value in values.items():
+        one = {"type": kind, **required}
         found[f"{path}.{name}"] = Field(value, {"task": {"rewards": [one]}})
     return found
 
@@ -448,14 +204,10 @@ _REWARDS: dict[str, Place] = {
 _REWARDS["rewards[][keyword].column"] = Field(
     "other", {"task": {"rewards": [{"type": "keyword", "column": "answer"}]}}
 )
-_JUDGE = {"type": "reward_model", "model": {"source": "folder", "name_or_path": "<judge>"}}
-_REWARDS |= {
-    "rewards[][reward_model].type": Field(
-        "reward_model", {"task": {"rewards": [{"type": "exact_match"}]}}
-    ),
-    "rewards[][reward_model].weight": Field(2.0, {"task": {"rewards": [_JUDGE]}}),
-    **_further_model("rewards[][reward_model].model", {"task": {"rewards": [_JUDGE]}}),
-}
+_JUDGE = {"model": {"source": "folder", "name_or_path": "<judge>"}}
+_JUDGED = {"task": {"rewards": [{"type": "reward_model", **_JUDGE}]}}
+_REWARDS |= _reward("reward_model", {"weight": 2.0}, _JUDGE)
+_REWARDS |= _further_model("rewards[][reward_model].model", _JUDGED, other="<another judge>")
 
 
 def _embedding(loss: str, **more: Any) -> Blocks:
@@ -477,7 +229,7 @@ OWN: dict[str, dict[str, Place]] = {
         "packing_strategy": Field(
             "wrapped", {"task": {"packing": True, "max_length": 128, "loss_on": "all"}}
         ),
-        "padding_free": Field(True),
+        "padding_free": Field(True, refused_by=("sft",)),
         "pad_to_multiple_of": Field(64),
         "eos_token": Field("<|endoftext|>"),
         "loss_type": Field("dft"),
@@ -504,8 +256,8 @@ OWN: dict[str, dict[str, Place]] = {
     "grpo": {
         **_REWARDS,
         "num_generations": Field(2),
-        "num_generations_eval": Field(2, _VALIDATES),
-        "max_length": Field(24),
+        "num_generations_eval": Field(2, VALIDATES),
+        "max_length": Field(29, {"data": {"over_length": "drop"}}),
         "max_completion_length": Field(16),
         "temperature": Field(0.5),
         "top_p": Field(0.5),
@@ -545,12 +297,10 @@ OWN: dict[str, dict[str, Place]] = {
     "text_classification": {
         **_LABELS,
         "label_names": Field(["good", "bad"]),
-        "problem_type": Field("multi_label_classification", rows="listed"),
-        "label_separator": Field(
-            "+", {"task": {"problem_type": "multi_label_classification"}}, rows="joined"
-        ),
+        "problem_type": Field("regression", rows="numbered"),
+        "label_separator": Field("+", _SEVERAL, rows="joined"),
         "max_length": Field(5, {"data": {"over_length": "truncate_right"}}),
-        "threshold": Field(0.01, {**_SEVERAL, **_VALIDATES}, rows="several", by="report"),
+        "threshold": Field(0.01, {**_SEVERAL, **VALIDATES}, rows="several", by="report"),
     },
     "image_classification": {
         **_LABELS,
@@ -563,7 +313,7 @@ OWN: dict[str, dict[str, Place]] = {
     "multimodal": {
         "loss_on": Field("all"),
         "train_on_eot": Field("none"),
-        "max_length": Field(16),
+        "max_length": Field(37, {"data": {"over_length": "drop"}}),
         "max_pixels": Field(1024, rows="large"),
         "freeze_vision_tower": Field(False),
         "freeze_projector": Field(False),
@@ -603,6 +353,9 @@ OWN: dict[str, dict[str, Place]] = {
         "evaluator": Field("none"),
     },
     "evaluation": _further_model(
-        "baseline", {"task": {"baseline": {"source": "folder", "name_or_path": "<the model>"}}}
+        "baseline",
+        {"task": {"baseline": {"source": "folder", "name_or_path": "<the model>"}}},
+        "dtype",
+        "attn_implementation",
     ),
 }

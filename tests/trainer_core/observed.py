@@ -15,8 +15,9 @@ from typing import Any
 
 from trainer_core.backend import backend_of
 from trainer_core.checkpoints import Checkpointer
-from trainer_core.data.sources import sources_of
-from trainer_core.errors import TrainerError
+from trainer_core.data.sources import Source, sources_of
+from trainer_core.data.tokenizer import tokenizer_hash
+from trainer_core.errors import BelowGate, TrainerError
 from trainer_core.evaluation.metrics import chosen
 from trainer_core.evaluation.run import evaluate
 from trainer_core.model_source import locate
@@ -66,11 +67,8 @@ class Built:
 
 
 def observe(document: Mapping[str, Any]) -> Seen:
-    """Everything that a trainer is built of, or why it cannot be built."""
-    try:
-        return _observed(Built(document))
-    except TrainerError as error:
-        return {"refused": error.message}
+    """Everything that a trainer is built of; raises TrainerError where it cannot be built."""
+    return _observed(Built(document))
 
 
 def _observed(built: Built) -> Seen:
@@ -83,6 +81,7 @@ def _observed(built: Built) -> Seen:
     seen |= {f"trainer.{n}": v for n, v in _plain_attributes(trainer) if n != "args"}
     seen |= {f"collator.{n}": v for n, v in _plain_attributes(trainer.data_collator)}
     seen |= _model(built)
+    seen["tokenizer"] = tokenizer_hash(context.loaded.tokenizer)
     seen["processes"] = processes_of(built.launch.spec, 0)
     seen |= _flow(context.flow, trainer)
     seen |= {f"checkpoints.{n}": v for n, v in _plain_attributes(context.checkpointer)}
@@ -113,15 +112,12 @@ def observe_report(document: Mapping[str, Any]) -> Seen:
 
 
 def observe_run(document: Mapping[str, Any]) -> Seen:
-    """What a whole run of an evaluation tells: its report and its answers."""
+    """What a whole run of an evaluation tells: its report and its answers; raises TrainerError."""
     launch = Launch.model_validate(document)
     stop = StopSignal()
     heard = Heard(stop)
     _forget()
-    try:
-        Session(launch, {}, heard, stop).run()
-    except TrainerError as error:
-        return {"refused": error.message}
+    Session(launch, {}, heard, stop).run()
     folder = Path(launch.paths.work) / "evaluation"
     report = json.loads((folder / "report.json").read_text())
     answers = folder / "answers.jsonl"
@@ -141,15 +137,16 @@ def _forget() -> None:
 
 
 def observe_publication(document: Mapping[str, Any]) -> Seen:
-    """The published folder of a model after no step at all, or why there is none."""
+    """The published folder of a model after no step at all, or which gate it does not reach."""
     built = Built(document)
     flow = built.context.flow
-    flow.last_metrics, flow.base = {"eval_loss": 2.0}, {"eval_loss": 3.0}
+    flow.last_metrics = {"eval_loss": 2.0, "eval_mean_token_accuracy": 0.5}
+    flow.base = {"eval_loss": 3.0}
     _as_if_trained(built.trainer.model)
     try:
         built.session._publish(built.context, built.trainer.model)
-    except TrainerError as error:
-        return {"refused": error.message}
+    except BelowGate as gate:
+        return {"below the gate": gate.message}
     folder = Path(built.launch.paths.work) / "model"
     card = (folder / "README.md").read_text()
     files = sorted(entry.path for entry in verify(folder).files)
@@ -174,34 +171,30 @@ def observe_resume(document: Mapping[str, Any]) -> Seen:
 def observe_location(document: Mapping[str, Any]) -> Seen:
     """Where the model is looked for, and with which arguments."""
     launch = Launch.model_validate(document)
-    try:
-        found = locate(launch.spec.model, launch.paths, {"hub": "hf_secret"})
-    except TrainerError as error:
-        return {"refused": error.message}
+    found = locate(launch.spec.model, launch.paths, {"hub": "hf_secret"})
     return {"path": found.path, "options": found.options, "depth": found.depth}
 
 
 def observe_source(document: Mapping[str, Any]) -> Seen:
-    """Where the first training source is looked for, and what the hub's library is asked for."""
+    """Where the first source of each part is looked for, and what the hub's library is asked."""
+    launch = Launch.model_validate(document)
+    parts = sources_of(launch, {"hub": "hf_secret"}, Path())
+    return {part: _asked_for(sources[0]) for part, sources in parts.items()}
+
+
+def _asked_for(source: Source) -> Seen:
     import datasets
 
-    launch = Launch.model_validate(document)
-    secrets = {"hub": "hf_secret"}
-    source = sources_of(launch, secrets, Path())["train"][0]
+    if source.spec.source != "hub":
+        return {"local": str(source.local())}
+    asked: Seen = {}
+    own = datasets.load_dataset_builder
+    datasets.load_dataset_builder = lambda *given, **named: _Asked(asked, given, named)
     try:
-        seen: Seen = {"local": str(source.local())}
-    except TrainerError as error:
-        return {"refused": error.message}
-    if source.spec.source == "hub":
-        asked: Seen = {}
-        own = datasets.load_dataset_builder
-        datasets.load_dataset_builder = lambda *given, **named: _Asked(asked, given, named)
-        try:
-            next(iter(source.rows()), None)
-        finally:
-            datasets.load_dataset_builder = own
-        seen |= asked
-    return seen
+        next(iter(source.rows()), None)
+    finally:
+        datasets.load_dataset_builder = own
+    return asked
 
 
 class _Asked:
@@ -280,6 +273,7 @@ def _model(built: Built) -> Seen:
         "model.dropout": [rates, numbers],
         "model.attention": inner.config._attn_implementation,
         "model.adapter": {n: plain(c.to_dict(), 4) for n, c in adapters.items()},
+        "model.packed": _packed(model),
         "model.reference": None if reference is None else _hash(reference),
         "model.reference attention": str(
             getattr(reference, "config", None) and reference.config._attn_implementation
@@ -291,6 +285,16 @@ def _model(built: Built) -> Seen:
         "prompts": getattr(model, "prompts", None),
         "loss": _described_loss(getattr(built.trainer, "loss", None)),
     }
+
+
+def _packed(model: Any) -> list[Any]:
+    """How the layers of a base in 4 bits are held, and what they compute in."""
+    layers = [m for m in model.modules() if hasattr(m, "compute_dtype")]
+    states = [layer.weight.quant_state for layer in layers]
+    return [
+        [state.quant_type, state.nested, str(layer.compute_dtype)]
+        for layer, state in zip(layers, states, strict=True)
+    ]
 
 
 _SAID = ("fast", " FAST", "it was 5", "{}", "[5]", "a b c d e", "")
