@@ -150,9 +150,16 @@ def _adalora(adapter: AdaLoraAdapter, _: Any, shared: Mapping[str, Any]) -> Any:
     )
 
 
-def _ia3(adapter: Ia3Adapter, _: Any, shared: Mapping[str, Any]) -> Any:
+def _ia3(adapter: Ia3Adapter, model: Any, shared: Mapping[str, Any]) -> Any:
     from peft import IA3Config
+    from peft.utils import TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING as KNOWN
 
+    if adapter.target_modules is None and model.config.model_type not in KNOWN:
+        raise InvalidSpec(
+            f"PEFT knows no modules of a '{model.config.model_type}' for IA3: name those of keys,"
+            " values and feed-forward layers in adapter.target_modules",
+            "adapter.target_modules",
+        )
     inputs = adapter.feedforward_modules
     if inputs is None and adapter.target_modules is not None:
         inputs = []

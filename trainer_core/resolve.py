@@ -34,6 +34,7 @@ _UNKNOWN_GPU_GB = 16.0
 _RATES = {"lora": 1.0, "adalora": 2.5, "ia3": 15.0, "vera": 20.0, "layernorm": 5.0}
 _UNKNOWN_PARAMETERS = 7_000_000_000
 _USABLE = 0.9  # of a GPU's memory; the rest is CUDA's own and fragmentation
+_NO_ROWS = "nothing_to_evaluate"
 _COMFORTABLE_BATCH = 2  # below it, recomputing activations is faster than tiny batches
 _SIZE_IN_NAME = re.compile(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.I)
 
@@ -97,7 +98,9 @@ def _evaluation_of(spec: TrainSpec, task: EvaluationTask, inner: Resolved) -> Re
         "checkpoint": spec.checkpoint,
         "publish": spec.publish.model_copy(update={"registry": False}),
     }
-    return Resolved(spec=filled.model_copy(update=blocks), warnings=inner.warnings)
+    # Without validation rows all rows are measured.
+    warnings = [warning for warning in inner.warnings if warning.code != _NO_ROWS]
+    return Resolved(spec=filled.model_copy(update=blocks), warnings=warnings)
 
 
 def _legal(block: Block) -> Block:
@@ -213,12 +216,8 @@ def _warnings(spec: TrainSpec, hardware: Hardware) -> list[Warning]:
     if not hardware.gpus and spec.precision == "bf16":
         text = "precision is 'bf16', which is slow on most CPUs: 'auto' would use fp32"
         found.append(Warning(code="slow_precision", message=text))
-    if spec.data.validation is None and spec.evaluation.strategy in ("steps", "epoch"):
-        text = (
-            f"evaluation.strategy is '{spec.evaluation.strategy}', but without data.validation "
-            "nothing is evaluated"
-        )
-        found.append(Warning(code="nothing_to_evaluate", message=text))
+    if (unheard := _unheard(spec)) is not None:
+        found.append(Warning(code=_NO_ROWS, message=unheard))
     if spec.publish.merge == "never" and (reason := not_served(spec)) is not None:
         text = (
             "publish.merge is 'never', but servers of adapters such as vLLM refuse this one:"
@@ -229,6 +228,16 @@ def _warnings(spec: TrainSpec, hardware: Hardware) -> list[Warning]:
         text = "training.max_steps wins over training.num_train_epochs"
         found.append(Warning(code="max_steps_wins", message=text))
     return found
+
+
+def _unheard(spec: TrainSpec) -> str | None:
+    """What is said of evaluations that there are not; None where nothing is, or rows are there."""
+    wish = spec.evaluation
+    said = {"strategy": wish.strategy, "steps": wish.steps, "max_samples": wish.max_samples}
+    named = [f"evaluation.{n} is {v!r}" for n, v in said.items() if v not in (None, "auto", "no")]
+    if spec.data.validation is not None or not named:
+        return None
+    return f"{' and '.join(named)}, but without data.validation nothing is evaluated"
 
 
 def _unused_gpus(spec: TrainSpec, hardware: Hardware) -> str | None:

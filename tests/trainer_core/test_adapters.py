@@ -122,6 +122,16 @@ def test_a21_a_quantized_base_is_never_merged_into(world: World, zygote: Zygote)
     assert "trained on a quantized base" in (folder / "README.md").read_text()
 
 
+def test_a_kind_of_model_that_ia3_does_not_know_is_told(small: Small, zygote: Zygote) -> None:
+    task = {"type": "image_classification"}
+    launch = small.launch("ia3-vit", task, labelled_images(8), adapter={"type": "ia3"})
+    refused = zygote.run(launch)
+    assert refused.code == 64
+    assert "PEFT knows no modules of a 'vit' for IA3" in refused.exit["message"]
+    launch["spec"]["adapter"]["target_modules"] = ["q_proj", "v_proj"]
+    assert zygote.run(launch).code == 0
+
+
 WHOLE: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], str]] = {
     "text_classification": ({"type": "text_classification"}, opinions(16), LORA, "classifier"),
     "image_classification": (

@@ -197,6 +197,16 @@ def test_evaluation_happens_only_with_validation_rows() -> None:
     assert useless.spec.evaluation.strategy == "no"
 
 
+@pytest.mark.parametrize("said", [{"steps": 5}, {"max_samples": 5}, {"steps": 5, "max_samples": 7}])
+def test_what_is_said_of_evaluations_that_are_not_there_is_told(said: dict[str, int]) -> None:
+    [warning] = resolve(spec(evaluation=said), MACHINES["cpu"]).warnings
+    assert warning.code == "nothing_to_evaluate"
+    named = " and ".join(f"evaluation.{name} is {value}" for name, value in said.items())
+    assert warning.message == f"{named}, but without data.validation nothing is evaluated"
+    measured = spec(evaluation={"max_samples": 5}, task={"type": "evaluation"})
+    assert resolve(measured, MACHINES["cpu"]).warnings == []
+
+
 @pytest.mark.parametrize(
     ("name", "size"),
     [
