@@ -110,7 +110,8 @@ class FreezeAdapter(Strict):
         min_length=1,
         max_length=1000,
         description="Names of parameters with `*`, such as `lm_head.*` or `model.layers.2[0-3].*`; "
-        "all others are frozen. The whole model is published.",
+        "all others are frozen, but for the head of a classifier or of mlm, and for embeddings "
+        "that new tokens are added to. The whole model is published.",
     )
 
 

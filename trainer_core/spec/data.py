@@ -90,7 +90,9 @@ class Data(Strict):
         "and nothing behind them (tasks clm and sft).",
     )
     over_length: Literal["error", "truncate_right", "truncate_left", "drop", "split"] = Field(
-        "error", description="`split` lets a plain document go on in further rows (task clm)."
+        "error",
+        description="`split` lets a plain document go on in further rows (tasks clm and mlm). "
+        "Texts that are joined and cut into full rows are never too long.",
     )
     on_bad_row: Literal["error", "drop"] = "error"
     max_bad_ratio: float = Field(

@@ -8,7 +8,8 @@ from trainer_core.spec.base import Strict
 
 
 class Quantization(Strict):
-    """The base's linear layers in 8 or 4 bits (bitsandbytes); the adapter stays in 32 bits."""
+    """The base's linear layers in 8 or 4 bits (bitsandbytes); the adapter and what is trained whole
+    beside it stay in 32 bits."""
 
     bits: Literal[4, 8]
     quant_type: Literal["nf4", "fp4"] = Field("nf4", description="For 4 bits.")

@@ -1,4 +1,5 @@
-"""Rewards: the closed set of what may judge an answer. Each gives a number of 0 to 1."""
+"""Rewards: the closed set of what may judge an answer. Each gives a number of 0 to 1, but for a
+reward model, whose own number counts."""
 
 from typing import Annotated, Any, Literal
 

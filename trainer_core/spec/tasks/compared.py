@@ -40,7 +40,7 @@ class ComparedTask(TaskBlock):
     chat_template: str = Field(
         "auto",
         max_length=65_536,
-        description="As for `sft`: `auto`, `tokenizer` or a Jinja template.",
+        description="As for `sft`: `auto`, `tokenizer`, a name or a Jinja template.",
     )
     default_system: str | None = Field(
         None, max_length=16_384, description="System message for conversations without one."
