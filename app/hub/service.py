@@ -27,12 +27,16 @@ def backoff(failures: int, asked: float | None) -> float:
 
 
 def settle(session: Session, due: Due, outcome: Outcome) -> None:
-    """Write how a push ended and tell of it; of failures that are tried again, the first."""
-    state = store.settle(session, due, outcome)
-    if state is None:
+    """Write how a push ended and tell of it; of failures that are tried again, the first.
+
+    That one failed whose place a newer one has taken meanwhile is not worth a word.
+    """
+    row = store.settle(session, due, outcome)
+    if row is None:
         return
-    told = "pushed" if outcome.state == "pushed" else state
-    if told != "pending" or due.failures == 0:
+    told = "pushed" if outcome.state == "pushed" else row.state
+    again = told == "pending" and due.failures > 0
+    if told == "pushed" or (row.is_newest and not again):
         _tell(session, due.job_id, due.wish, _facts(due, outcome) | {"state": told})
 
 

@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from app.settings import get_settings
@@ -148,13 +148,13 @@ _SETTLE = text(
             WHEN CAST(:state AS text) = 'pending' AND wanted_at < now()
                 - CAST(:days AS float) * interval '1 day' THEN 'failed'
             ELSE :state END,
-        commit = coalesce(:commit, commit), message = :message,
+        commit = coalesce(:commit, commit), message = CASE WHEN prefix = :prefix THEN :message END,
         pushed_at = CASE WHEN CAST(:commit AS text) IS NULL THEN pushed_at ELSE now() END,
         failures = CASE WHEN CAST(:state AS text) = 'pending' AND prefix = :prefix
             THEN failures + 1 ELSE 0 END,
         next_at = now() + CAST(:wait AS float) * interval '1 second'
     WHERE job_id = :job_id AND lease_token = :token
-    RETURNING state
+    RETURNING state, prefix = :prefix AS is_newest
     """
 )
 _LOCK_JOB = text("SELECT 1 FROM jobs WHERE id = :job_id FOR NO KEY UPDATE")
@@ -171,10 +171,10 @@ class Outcome:
     wait: float = 0.0
 
 
-def settle(session: Session, due: Due, outcome: Outcome) -> str | None:
-    """Write how the push ended and return the row's state; None when the lease was lost.
+def settle(session: Session, due: Due, outcome: Outcome) -> Row[Any] | None:
+    """Write how the push ended; returns the row's `state`, and whether this folder `is_newest`.
 
-    What has failed for a week has failed for good.
+    None when the lease was lost. What has failed for a week has failed for good.
     """
     session.execute(_LOCK_JOB, {"job_id": due.job_id})
     values = {
@@ -184,8 +184,7 @@ def settle(session: Session, due: Due, outcome: Outcome) -> str | None:
         "days": GIVEN_UP_DAYS,
         **vars(outcome),
     }
-    state: str | None = session.execute(_SETTLE, values).scalar()
-    return state
+    return session.execute(_SETTLE, values).first()
 
 
 _DROP = text(

@@ -328,6 +328,8 @@ def test_checkpoints_are_pushed_as_the_strategy_says(world: World, strategy: str
         ref = world.ref(job_id)
         assert (ref.state, ref.kind, ref.step) == ("pushed", "checkpoint", 4)
         root = json.loads(world.hub.repos[REPO].files["manifest.json"])
+        sent = [asked for asked in world.hub.asked if asked.startswith("PUT")]
+        assert len(sent) == len({*sent})  # though the same weights lie in two places
         assert sorted(each["path"] for each in root["files"]) == sorted(weights)
     world.publish(held)
     world.push()
@@ -362,6 +364,26 @@ def test_what_is_wanted_during_a_push_is_pushed_after_it(world: World):
     assert world.pusher.push_next() == 1
     assert laid(world.hub)["adapter_model.safetensors"] == b"w8"
     assert one("SELECT state FROM hub_pushes") == "pushed"
+
+
+def test_a_checkpoint_that_went_while_it_was_pushed_leaves_its_place_without_a_word(world: World):
+    job_id, held = world.job(strategy="every_save")
+    world.save(held, 4, checkpoint(4))
+    world.hub.held = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        pushing = pool.submit(world.pusher.push_next)
+        assert world.hub.arrived.wait(60)
+        world.hub.faults.append(Fault("/commit/", 403))
+        world.save(held, 8, checkpoint(8))
+        world.hub.held.set()
+        pushing.result()
+    world.hub.held = None
+    world.hub.faults.clear()
+    assert (world.ref(job_id).state, world.ref(job_id).message) == ("pending", None)
+    assert world.told() == []
+    assert world.pusher.push_next() == 1
+    assert world.ref(job_id).step == 8
+    assert [event["state"] for event in world.told()] == ["pushed"]
 
 
 def test_a_cancelled_job_is_not_pushed(world: World):
