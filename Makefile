@@ -7,9 +7,10 @@ RUN = $(VENV)/bin/python
 export POLAR_HOME ?= $(CURDIR)/.polar
 export PYTHONUTF8 = 1
 TESTS ?= tests
-# Files of tests run in so many processes, each with services of its own.
+# Files of tests run in so many processes, each with services of its own; DIST=load: single tests.
 JOBS ?= 2
-SPREAD = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
+DIST ?= loadfile
+SPREAD = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist $(DIST))
 SERVICE_VENV = .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 .PHONY: run up down test test-slow test-service drill check openapi docs bench lock compose-env clean env
