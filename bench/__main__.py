@@ -14,6 +14,7 @@ MEASUREMENTS = {
     "trainer": "trainer_core against a bare TRL script",
     "stack": "a trainer under the full stack against a bare TRL script",
     "tasks": "every task type against a bare script of the library beneath it",
+    "peers": "trainer_core against ms-swift and LLaMA-Factory",
     "packing": "packing against padding, and against TRL's own",
     "auto": "what is left open against what could be said instead",
     "ddp": "two connected processes against two unconnected ones",

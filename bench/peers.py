@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.environments import programs_of
+from bench.environments import NotInstalled, programs_of
 from bench.packing import make_model
 from bench.turns import (
     Run,
@@ -269,7 +269,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         in_fork(lambda: lay(job), job.folder / "lay.log")
         for name in options.peers or PEERS:
             print(f"-- {name}", flush=True)
-            good &= verdict(f"trainer_core / {name}", compare(job, name, options.pairs), LIMIT)
+            try:
+                ratios = compare(job, name, options.pairs)
+            except NotInstalled as error:
+                print(f"NOT measured, its environment cannot be made: {error}", flush=True)
+                good = False
+                continue
+            good &= verdict(f"trainer_core / {name}", ratios, LIMIT)
     return 0 if good else 1
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer_core.errors import DiskFull, InvalidSpec
+from trainer_core.errors import DiskFull, InvalidSpec, TrainerError
 from trainer_core.optimizers import state_bytes
 from trainer_core.publish.manifest import (
     BrokenFolder,
@@ -107,11 +107,25 @@ class Checkpointer:
         self._safe = self._disk.submit(self._secure, folder, began)
 
     def settle(self) -> None:
-        """Wait until the disk holds the newest checkpoint; raises DiskFull where it cannot."""
+        """Wait until the disk holds the newest checkpoint; raises DiskFull where it has no room,
+        and TrainerError where it fails."""
         safe, self._safe = self._safe, None
-        if safe is not None:
+        if safe is None:
+            return
+        try:
             with disk_errors(self.work, self.needed_bytes):
                 safe.result()
+        except OSError as error:
+            raise TrainerError(
+                f"the disk at {self.work} did not keep the newest checkpoint: {error}"
+            ) from error
+
+    def let_go(self) -> None:
+        """The same behind an error, which says more than the disk: that is only logged."""
+        try:
+            self.settle()
+        except TrainerError as error:
+            self.report.log(error.message, "warning")
 
     def _seal(self, step: int, state: LoopState) -> Path:
         [written] = self.staging.iterdir()

@@ -12,8 +12,9 @@ class LabelScores:
     """Accuracy, F1 and AUC; with `threshold` several labels may hold, else the likeliest one.
 
     As scikit-learn has them: macro F1 is the mean over the labels that occur in the rows or in the
-    predictions, of several labels over all. Accuracy of several labels counts rows whose labels are
-    all right. AUC needs two labels, one of them right.
+    predictions, of labels that may hold together over all (over the one, where there is but one).
+    Accuracy of several labels counts rows whose labels are all right. AUC needs two labels, one of
+    them right.
     """
 
     needs_logits = True
@@ -151,10 +152,11 @@ class BatchMeans:
 
 
 def area_under_curve(ranked: list[tuple[float, bool]]) -> float | None:
-    """Chance that a right row is ranked above a wrong one (ties: half); None without both."""
+    """Chance that a right row is ranked above a wrong one (ties: half); None without both, and
+    where a row's score is no number, which has no rank."""
     right = sum(is_right for _, is_right in ranked)
     wrong = len(ranked) - right
-    if not right or not wrong:
+    if not right or not wrong or not all(math.isfinite(score) for score, _ in ranked):
         return None
     total, position = 0.0, 0
     ordered = sorted(ranked, key=lambda pair: pair[0])

@@ -290,10 +290,11 @@ class Session:
                 trainer = task_of(context.spec).build_trainer(context)
             self._stop.check()
             self._use(trainer, context, resume)
+            context.checkpointer.settle()
         finally:
             if self._ranks.leads:
                 context.checkpointer.clear_staging()
-                context.checkpointer.settle()
+                context.checkpointer.let_go()
         return trainer.model
 
     def _use(self, trainer: Any, context: TrainContext, resume: Resume | None) -> None:

@@ -1,14 +1,19 @@
 """A full disk is told by exit code and reason, and leaves whole files."""
 
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
 from tests.services import ROOT
+from trainer_core.checkpoints import Checkpointer, LoopState
+from trainer_core.errors import TrainerError
 from trainer_core.events import EventWriter, read_events
 
 
@@ -51,3 +56,34 @@ os._exit(full.code)
             [sys.executable, "-c", program], stdout=full, stderr=full, cwd=ROOT, check=False
         )
     assert done.returncode == 73
+
+
+def test_a_checkpoint_that_the_disk_did_not_keep_is_told(tmp_path: Path):
+    """It is synced beside the training: the next save, or the end, says that it was not."""
+    told: list[tuple[str, str]] = []
+    report = SimpleNamespace(
+        emit=lambda *_, **__: None, log=lambda text, level: told.append((text, level))
+    )
+    checkpointer = Checkpointer(tmp_path, ("s", "d"), 2, report)
+
+    def write() -> None:
+        folder = checkpointer.staging / "checkpoint-1"
+        folder.mkdir()
+        (folder / "weights").write_bytes(b"w")
+
+    def lose_one() -> None:
+        disk = Event()
+        checkpointer._disk.submit(disk.wait)
+        checkpointer.save(1, write, LoopState())
+        shutil.rmtree(tmp_path / "checkpoints" / "step-00000001")
+        disk.set()
+
+    lose_one()
+    with pytest.raises(TrainerError, match="did not keep the newest checkpoint"):
+        checkpointer.save(2, write, LoopState())
+    checkpointer.settle()  # said once
+    lose_one()
+    checkpointer.let_go()
+    [(text, level)] = told
+    assert "did not keep the newest checkpoint" in text
+    assert level == "warning"

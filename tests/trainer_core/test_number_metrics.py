@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trainer_core.evaluation.metrics import METRICS
+from trainer_core.measures import LabelScores, area_under_curve
 
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.train
@@ -90,13 +91,41 @@ def _libraries() -> dict[str, Callable[[Any, Any], float | None]]:
 
 CASES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     **{f"{n} labels": (("accuracy", "f1_macro", "f1_micro"), _labels(n)) for n in (1, 2, 3, 6)},
-    **{f"of {n} labels": (("accuracy", "f1_macro", "f1_micro"), _several(n)) for n in (1, 2, 5)},
+    **{f"of {n} labels": (("accuracy", "f1_macro", "f1_micro"), _several(n)) for n in (2, 5)},
     "scores": (("auc",), _scores(1e-9)),
     "equal scores": (("auc",), _scores(0.5)),
     "numbers": (("mse", "mae", "pearson"), _numbers(1e-9)),
     "cosines": (("pearson_cosine", "spearman_cosine"), _numbers(1e-9)),
     "equal cosines": (("pearson_cosine", "spearman_cosine"), _numbers(0.5)),
 }
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["auc", "mse", "mae", "pearson", "spearman_cosine"])
+def test_what_is_no_number_has_no_measure(name: str, odd: float) -> None:
+    """Sorted last, a NaN would be the best score; no drawing of rows gives a value either."""
+    metric = METRICS[name]
+    truth, said = metric.needs
+    labels = [0.0, 0.0, 1.0, 1.0]
+    statistics = metric.statistics({truth: labels, said: [0.1, 0.2, 0.3, odd]})
+    assert metric.value(statistics) is None
+    assert metric.value(statistics[[0, 1, 2]]) is None
+    assert area_under_curve([(odd, True), (0.1, False)]) is None
+
+
+@pytest.mark.parametrize("said", [[[0], [0], [0], [0]], [[1], [0], [0], [0]], [[1], [1], [0], [0]]])
+def test_one_label_that_may_hold_is_counted_as_in_evaluations(said: list[list[int]]) -> None:
+    """`label_names` of one name: F1 is that of the label, not the mean with its absence."""
+    import torch
+
+    truth = [[1], [0], [0], [0]]
+    scores = LabelScores(threshold=0.5)
+    scores.add({"labels": torch.tensor(truth)}, torch.tensor(said) * 2.0 - 1.0, 1.0)
+    found = scores.results(0.0)
+    for name in ("accuracy", "f1_macro", "f1_micro"):
+        metric = METRICS[name]
+        columns = {"label": np.array(truth), "predicted": np.array(said)}
+        assert metric.value(metric.statistics(columns)) == found[name], name
 
 
 def _chosen() -> Iterator[Any]:

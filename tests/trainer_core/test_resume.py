@@ -72,7 +72,7 @@ def _eval_losses(outcome: Outcome) -> list[float]:
 
 def test_a8_resume_at_the_end_of_an_epoch(world: World, zygote: Zygote) -> None:
     """A checkpoint of an epoch's last step (15 of 30) begins the next epoch, shuffled anew."""
-    checkpoint = {"save_strategy": "epoch"}
+    checkpoint = {"save_strategy": "epoch", "save_steps": "auto"}
     whole = zygote.run(world.launch("epoch-whole", adapter=LORA, checkpoint=checkpoint))
     killed = zygote.run(
         world.launch("epoch-killed", adapter=LORA, checkpoint=checkpoint),

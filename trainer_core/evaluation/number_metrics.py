@@ -56,12 +56,18 @@ class Paired:
     greater_is_better: bool = True
 
     def statistics(self, columns: Columns) -> Any:
-        """What matters of each row."""
-        return self.of_rows(*(np.asarray(columns[name], dtype=float) for name in self.needs))
+        """What matters of each row; NaN where a model gave what is no number for any of them:
+        ranking would take that for the largest one."""
+        values = [np.asarray(columns[name], dtype=float) for name in self.needs]
+        if not all(np.isfinite(each).all() for each in values):
+            return np.full(len(values[0]), np.nan)
+        return self.of_rows(*values)
 
     def value(self, statistics: Any) -> float | None:
-        """The function of it; None without rows."""
-        return self.function(statistics) if len(statistics) else None
+        """The function of it; None without rows, and where a row has no number."""
+        if not len(statistics) or (statistics.dtype.kind == "f" and np.isnan(statistics).any()):
+            return None
+        return self.function(statistics)
 
 
 def _perplexity(loss: float) -> float:
@@ -80,12 +86,10 @@ def _right(truth: Any, said: Any) -> Any:
 def _labels(truth: Any, said: Any) -> Any:
     """Labels by their codes: (rows, 2); where several may hold, which ones do: (rows, 2, labels).
 
-    One label that holds or not is a label like any other.
+    Of the latter one alone counts as several do, and where it holds: so evaluations count it too.
     """
     both = np.stack([truth, said], axis=1)
-    if both.ndim == 3 and both.shape[2] > 1:
-        return both > 0
-    return _codes(both.reshape(len(both), 2))
+    return both > 0 if both.ndim == 3 else _codes(both)
 
 
 def _codes(values: Any) -> Any:
