@@ -17,10 +17,10 @@ def test_every_component_has_every_fault_that_can_be_or_a_reason():
     assert {fault for _, fault in waves} == set(cells.FAULTS)
 
 
-def test_a_quarter_is_a_quarter_and_the_seed_chooses_it(monkeypatch):
+def test_an_eighth_is_an_eighth_and_the_seed_chooses_it(monkeypatch):
     monkeypatch.delenv("POLAR_DRILL_SEED", raising=False)
-    first = cells.quarter()
-    assert len(first) == len(cells.COMMON_WAVES) // 4
-    assert cells.quarter() == first
+    first = cells.eighth()
+    assert len(first) == len(cells.COMMON_WAVES) // 8
+    assert cells.eighth() == first
     monkeypatch.setenv("POLAR_DRILL_SEED", "1")
-    assert cells.quarter() != first
+    assert cells.eighth() != first

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,8 @@ class _Door:
             data: bytes = file.read(answer.get("size", 0))
         except OSError as error:
             raise self._unavailable(error.strerror or str(error)) from error
+        except ValueError as error:  # half an answer
+            raise self._unavailable("the connection ended") from error
         if len(data) != block.end - block.begin:
             raise self._unavailable(answer.get("error", "the connection ended"))
         return data
@@ -96,6 +98,7 @@ class _Door:
         return DataUnavailable(message, self._field)
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up; whoever has hung up before need not hear it."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what of a question has not left has nobody to go to
+                self._file.close()
