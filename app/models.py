@@ -381,8 +381,9 @@ class HubPush(Base):
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     lease_token: Mapped[str | None]
     lease_expires_at: Mapped[datetime | None]
+    leased_prefix: Mapped[str | None] = mapped_column(comment="what its holder reads")
     next_at: Mapped[datetime] = _now()
-    wanted_at: Mapped[datetime] = _now()
+    failing_since: Mapped[datetime | None]
     pushed_at: Mapped[datetime | None]
     __table_args__ = (
         Index("ix_hub_pushes_pending", "next_at", postgresql_where=text("state = 'pending'")),

@@ -1,4 +1,4 @@
-"""How long we wait for the hub: a host that does not answer is asked three times, not more.
+"""How the hub is asked, and how long we wait: a host that does not answer is asked three times.
 
 The library's own patience is half a minute for each file of a model.
 """
@@ -28,9 +28,7 @@ def be_patient() -> None:
     if _Patience.installed:
         return
     import httpx  # noqa: PLC0415
-    from huggingface_hub import set_client_factory
     from huggingface_hub.errors import OfflineModeIsEnabled
-    from huggingface_hub.utils._http import hf_request_event_hook
 
     class Client(httpx.Client):
         """A client that knows when to stop."""
@@ -51,13 +49,23 @@ def be_patient() -> None:
                 time.sleep(_PAUSE_SECONDS)
             raise OfflineModeIsEnabled(f"{host} did not answer a moment ago")
 
-    def make() -> httpx.Client:
-        return Client(
+    use_client(Client)
+    _Patience.installed = True
+
+
+def use_client(kind: Any) -> None:
+    """Have `huggingface_hub` of this process ask by this kind of `httpx.Client`.
+
+    It sees None for every wait that the library leaves open.
+    """
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils._http import hf_request_event_hook
+
+    set_client_factory(
+        lambda: kind(
             event_hooks={"request": [hf_request_event_hook]}, follow_redirects=True, timeout=None
         )
-
-    set_client_factory(make)
-    _Patience.installed = True
+    )
 
 
 def _shorten(request: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field
 
 from trainer_core.hardware import Hardware
+from trainer_core.hub_rules import pushed_at_the_end_alone
 from trainer_core.measured import greater_is_better
 from trainer_core.memory import memory_need
 from trainer_core.publish.plan import not_served, usual_merge
@@ -224,6 +225,8 @@ def _warnings(spec: TrainSpec, hardware: Hardware) -> list[Warning]:
             f" {reason}; 'auto' publishes it merged into its base"
         )
         found.append(Warning(code="adapter_not_served", message=text))
+    if (late := pushed_at_the_end_alone(spec)) is not None:
+        found.append(Warning(code="pushed_at_the_end", message=late))
     if spec.training.max_steps is not None and spec.training.num_train_epochs is not None:
         text = "training.max_steps wins over training.num_train_epochs"
         found.append(Warning(code="max_steps_wins", message=text))

@@ -5,7 +5,8 @@ It talks to the store and the hub, never to Postgres: whoever started it holds t
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal
 
 from pydantic import BaseModel, SecretStr
@@ -13,15 +14,13 @@ from pydantic import BaseModel, SecretStr
 from app.artifacts.manifest import read_manifest
 from app.object_file import open_object
 from app.storage import ChecksumMismatch, ObjectMissing, Store, StoreUnavailable, get_store
-from trainer_core.publish.hub import (
-    LAST_CHECKPOINT,
-    File,
-    PushFailed,
-    Repository,
+from trainer_core.publish.hub import LAST_CHECKPOINT, File, PushFailed, Repository, push
+from trainer_core.publish.hub_files import (
+    goes_with_a_checkpoint,
+    goes_with_the_model,
     is_of_the_model,
-    push,
 )
-from trainer_core.publish.manifest import MANIFEST, FileEntry
+from trainer_core.publish.manifest import MANIFEST, Manifest
 from worker.redact import Redactor
 
 
@@ -71,27 +70,28 @@ def carry_out(order: PushOrder, objects: Store) -> PushResult:
 def _files(order: PushOrder, objects: Store) -> Iterator[File]:
     manifest = read_manifest(objects, order.prefix, order.manifest_sha256)
     if order.kind == "model":
-        yield from _folder(objects, order, manifest.files, "")
+        leaves = partial(goes_with_the_model, private=order.private)
+        yield from _folder(objects, order, manifest, leaves, "")
         return
-    of_the_model = [entry for entry in manifest.files if is_of_the_model(entry.path)]
-    yield from (_file(objects, order, entry, "") for entry in of_the_model)
-    shown = manifest.model_copy(update={"files": of_the_model})
-    yield File(MANIFEST, shown.model_dump_json(indent=1).encode())
+    yield from _folder(objects, order, manifest, is_of_the_model, "")
     if order.whole:
-        yield from _folder(objects, order, manifest.files, LAST_CHECKPOINT)
+        yield from _folder(objects, order, manifest, goes_with_a_checkpoint, LAST_CHECKPOINT)
 
 
 def _folder(
-    objects: Store, order: PushOrder, entries: Sequence[FileEntry], folder: str
+    objects: Store, order: PushOrder, manifest: Manifest, leaves: Callable[[str], bool], place: str
 ) -> Iterator[File]:
-    yield from (_file(objects, order, entry, folder) for entry in entries)
-    content = open_object(objects, order.prefix + MANIFEST)
-    yield File(folder + MANIFEST, content, order.manifest_sha256)
-
-
-def _file(objects: Store, order: PushOrder, entry: FileEntry, folder: str) -> File:
-    content = open_object(objects, order.prefix + entry.path)
-    return File(folder + entry.path, content, entry.sha256)
+    """The files that leave, and a manifest that names them: the folder's own if all of them do."""
+    kept = [entry for entry in manifest.files if leaves(entry.path)]
+    for entry in kept:
+        content = open_object(objects, order.prefix + entry.path)
+        yield File(place + entry.path, content, entry.sha256)
+    if kept == manifest.files:
+        own = open_object(objects, order.prefix + MANIFEST)
+        yield File(place + MANIFEST, own, order.manifest_sha256)
+    else:
+        shown = manifest.model_copy(update={"files": kept})
+        yield File(place + MANIFEST, shown.model_dump_json(indent=1).encode())
 
 
 def main(arguments: Sequence[str]) -> int:

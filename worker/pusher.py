@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pydantic import ValidationError
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -23,6 +23,7 @@ from app.hub import service, store
 from app.hub.store import Due, Outcome
 from app.secrets.service import reveal
 from app.settings import Settings
+from trainer_core.spec import HubPush as Wish
 from worker import lifeline
 from worker.push import PushResult
 
@@ -36,6 +37,7 @@ _LIBRARY = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
 }
+_UNFIT = "this version does not take the job's publish.hub: clone the job with a valid one"
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
@@ -56,7 +58,7 @@ class Pusher:
             due = store.claim(session)
         if due is None:
             return 0
-        _log.info("pushing the %s of %s to %s", due.folder.kind, due.job_id, due.wish.repo_id)
+        _log.info("pushing the %s of %s", due.folder.kind, due.job_id)
         try:
             result = self._result(due)
         except _Away:
@@ -70,6 +72,8 @@ class Pusher:
         return 1
 
     def _result(self, due: Due) -> PushResult:
+        if due.wish is None:
+            return PushResult(message=_UNFIT, final=True)
         name = due.wish.token.secret
         try:
             with transaction() as session:
@@ -79,14 +83,17 @@ class Pusher:
             return PushResult(message=message, final=True)
         except Unavailable as error:
             return PushResult(message=error.message)
-        return self._run(due, token)
+        try:
+            return self._run(due, _order(due, due.wish, token, self._settings.hub_endpoint))
+        except OSError as error:
+            return PushResult(message=f"the push could not be started here: {error}")
 
-    def _run(self, due: Due, token: str) -> PushResult:
+    def _run(self, due: Due, order: bytes) -> PushResult:
         with _process() as process:
             if process.stdin is None or process.stdout is None:
                 raise AssertionError("a push has pipes")
-            process.stdin.write(_order(due, token, self._settings.hub_endpoint))
-            process.stdin.close()
+            with suppress(BrokenPipeError), process.stdin as pipe:  # its end is told below
+                pipe.write(order)
             self._see_through(due, process)
             said = process.stdout.read()
         try:
@@ -116,8 +123,8 @@ def _renew(due: Due) -> bool:
         return True
 
 
-def _order(due: Due, token: str, endpoint: str) -> bytes:
-    wish, folder = due.wish, due.folder
+def _order(due: Due, wish: Wish, token: str, endpoint: str) -> bytes:
+    folder = due.folder
     what = "model" if folder.kind == "model" else f"checkpoint at step {folder.step}"
     return json.dumps(
         {

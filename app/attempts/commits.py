@@ -7,14 +7,13 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from app.attempts.retention import retire
 from app.attempts.store import Held, hold, wake
 from app.events.store import append_events
-from app.hub.store import Folder, want, wish_of
+from app.hub.store import Folder, hub_of, want
 from app.ids import new_id
 from app.jobs.lifecycle import Change, Status, transition
 from app.registry.service import NewVersion, create_version
-
-FEWEST_CHECKPOINTS = 2
 
 
 @dataclass(frozen=True)
@@ -58,15 +57,6 @@ _CHECKPOINT = text(
     ON CONFLICT (attempt_id, step) DO NOTHING RETURNING id
     """
 )
-_RETIRE = text(
-    """
-    UPDATE checkpoints SET deleted_at = now() WHERE id IN (
-        SELECT c.id FROM checkpoints c JOIN attempts a ON a.id = c.attempt_id
-        WHERE c.job_id = :job_id AND c.deleted_at IS NULL
-        ORDER BY a.number DESC, c.step DESC OFFSET :keep)
-    RETURNING prefix
-    """
-)
 
 
 @dataclass(frozen=True)
@@ -85,8 +75,7 @@ def commit_checkpoint(
 ) -> list[str]:
     """Make an uploaded, verified checkpoint exist; returns prefixes to delete after the commit.
 
-    The newest `save_total_limit` (at least two) of the job are kept. Committing twice is silent.
-    Raises LeaseLost.
+    Those are what `retire` gives. Committing twice is silent. Raises LeaseLost.
     """
     held = hold(session, attempt_id, token)
     values = {
@@ -103,13 +92,11 @@ def commit_checkpoint(
         return []
     data = {"step": stored.step, "size": stored.size, "sha256": stored.manifest_sha256}
     append_events(session, held.job_id, [{"type": "checkpoint", "data": data}], attempt_id)
-    wish = wish_of(held.spec)
-    if wish is not None and wish.strategy != "end":
+    hub = hub_of(held.spec)
+    if hub is not None and hub.get("strategy", "end") != "end":
         folder = Folder("checkpoint", stored.prefix, stored.manifest_sha256, stored.step)
         want(session, held.job_id, held.project_id, folder)
-    limit = held.spec.get("checkpoint", {}).get("save_total_limit", FEWEST_CHECKPOINTS)
-    keep = {"job_id": held.job_id, "keep": max(limit, FEWEST_CHECKPOINTS)}
-    return list(session.execute(_RETIRE, keep).scalars())
+    return retire(session, held.job_id)
 
 
 _PURGED = text(
@@ -178,7 +165,7 @@ def commit_model(session: Session, attempt_id: str, token: str, made: Publicatio
     if made.prefix and held.spec.get("publish", {}).get("registry", True):
         data["model"] = _register(session, held, made)
     _keep_artifacts(session, held, made.files)
-    if made.prefix and wish_of(held.spec) is not None:
+    if made.prefix and hub_of(held.spec) is not None:
         folder = Folder("model", made.prefix, made.manifest_sha256)
         want(session, held.job_id, held.project_id, folder)
     session.execute(_SUCCEED, {"attempt_id": attempt_id, "exit_code": made.exit_code})

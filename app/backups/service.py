@@ -95,7 +95,8 @@ _FORGET = (
     "DELETE FROM idempotency_keys WHERE response IS NULL",
     # Newer models of the lost world may be on the hub by now, and this may be a copy of it.
     "UPDATE hub_pushes SET state = 'failed', lease_token = NULL, lease_expires_at = NULL,"
-    " message = 'the service was restored from a back-up: POST /jobs/{id}/hub/retry pushes it'"
+    " leased_prefix = NULL, message ="
+    " 'the service was restored from a back-up: POST /jobs/{id}/hub/retry pushes it'"
     " WHERE state = 'pending'",
 )
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app.attempts.retention import retire
 from app.attempts.store import wake
 from app.errors import Conflict
 from app.events.store import append_events
@@ -14,7 +15,6 @@ from app.jobs.schemas import JobOut
 from app.jobs.service import find_job
 from app.models import HubPush
 from app.settings import get_settings
-from trainer_core.spec import HubPush as Wish
 
 LONGEST_BACKOFF = 600.0
 LONGEST_ASKED = 3600.0  # a hub that asks for more is asked again after this
@@ -29,15 +29,17 @@ def backoff(failures: int, asked: float | None) -> float:
 def settle(session: Session, due: Due, outcome: Outcome) -> None:
     """Write how a push ended and tell of it; of failures that are tried again, the first.
 
-    That one failed whose place a newer one has taken meanwhile is not worth a word.
+    That one failed whose place a newer one has taken meanwhile is not worth a word. A checkpoint
+    that stayed for the push alone is retired.
     """
     row = store.settle(session, due, outcome)
     if row is None:
         return
+    retire(session, due.job_id)
     told = "pushed" if outcome.state == "pushed" else row.state
     again = told == "pending" and due.failures > 0
     if told == "pushed" or (row.is_newest and not again):
-        _tell(session, due.job_id, due.wish, _facts(due, outcome) | {"state": told})
+        _tell(session, due.job_id, due.hub, _facts(due, outcome) | {"state": told})
 
 
 def _facts(due: Due, outcome: Outcome) -> dict[str, Any]:
@@ -50,8 +52,8 @@ def _facts(due: Due, outcome: Outcome) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _tell(session: Session, job_id: str, wish: Wish, data: dict[str, Any]) -> None:
-    place = {"repo_id": wish.repo_id, "revision": wish.revision}
+def _tell(session: Session, job_id: str, hub: dict[str, Any], data: dict[str, Any]) -> None:
+    place = {"repo_id": hub.get("repo_id", ""), "revision": hub.get("revision", "main")}
     append_events(session, job_id, [{"type": "hub", "data": place | data}])
 
 
@@ -61,13 +63,13 @@ def retry(session: Session, project_id: str, job_id: str) -> JobOut:
     Raises NotFound, and Conflict where nothing is left to push.
     """
     job = find_job(session, project_id, job_id, lock=True)
-    wish = store.wish_of(job.spec)
-    if wish is None:
+    hub = store.hub_of(job.spec)
+    if hub is None:
         raise Conflict("its spec names no publish.hub: clone it with one", "no_hub")
     if not store.again(session, job.id):
         row = session.get(HubPush, job.id)
         raise Conflict(_nothing_left(row, job.status), "nothing_to_push")
-    _tell(session, job.id, wish, {"state": "pending"})
+    _tell(session, job.id, hub, {"state": "pending"})
     wake(session, "hub")
     session.expire_all()
     return view.of_job(session, find_job(session, project_id, job_id))

@@ -8,6 +8,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import ValidationError
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
@@ -27,10 +28,20 @@ class Folder:
     step: int | None = None
 
 
+def hub_of(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what a job's spec says of a hub, as it was given; None where it names none."""
+    return (spec.get("publish") or {}).get("hub")
+
+
 def wish_of(spec: dict[str, Any]) -> Wish | None:
-    """Return where a job's spec, as it was given, wants its model pushed to."""
-    hub = (spec.get("publish") or {}).get("hub")
-    return None if hub is None else Wish.model_validate(hub)
+    """Return where a job's spec wants its model pushed to.
+
+    None where it names no hub, and where this version does not take any more what it says.
+    """
+    try:
+        return Wish.model_validate(hub_of(spec))
+    except ValidationError:
+        return None
 
 
 # A checkpoint does not try again what failed for good: the model at the end does, or a person.
@@ -39,10 +50,13 @@ _WANT = text(
     INSERT INTO hub_pushes (job_id, project_id, kind, step, prefix, manifest_sha256)
     VALUES (:job_id, :project_id, :kind, :step, :prefix, :manifest_sha256)
     ON CONFLICT (job_id) DO UPDATE SET kind = excluded.kind, step = excluded.step,
-        prefix = excluded.prefix, manifest_sha256 = excluded.manifest_sha256, wanted_at = now(),
+        prefix = excluded.prefix, manifest_sha256 = excluded.manifest_sha256,
         state = CASE WHEN excluded.kind = 'checkpoint' AND hub_pushes.state = 'failed'
             THEN 'failed' ELSE 'pending' END,
+        message = CASE WHEN excluded.kind = 'checkpoint' AND hub_pushes.state <> 'pushed'
+            THEN hub_pushes.message END,
         failures = CASE WHEN excluded.kind = 'model' THEN 0 ELSE hub_pushes.failures END,
+        failing_since = CASE WHEN excluded.kind = 'checkpoint' THEN hub_pushes.failing_since END,
         next_at = CASE WHEN excluded.kind = 'checkpoint' THEN hub_pushes.next_at ELSE now() END
     """
 )
@@ -55,20 +69,24 @@ def want(session: Session, job_id: str, project_id: str, folder: Folder) -> None
 
 @dataclass(frozen=True)
 class Due:
-    """A push that its holder, the one with `token`, is to make."""
+    """A push that its holder, the one with `token`, is to make.
+
+    Without a `wish` it cannot be made: this version does not take what the spec says of a hub.
+    """
 
     job_id: str
     project_id: str
     job_name: str
     folder: Folder
-    wish: Wish
+    hub: dict[str, Any]
+    wish: Wish | None
     failures: int
     token: str
 
 
 _CLAIM = text(
     """
-    UPDATE hub_pushes SET lease_token = :token,
+    UPDATE hub_pushes SET lease_token = :token, leased_prefix = prefix,
         lease_expires_at = now() + CAST(:lease AS float) * interval '1 second'
     WHERE job_id = (
         SELECT job_id FROM hub_pushes
@@ -95,15 +113,13 @@ def claim(session: Session) -> Due | None:
     if job_id is None:
         return None
     row = session.execute(_DUE, {"job_id": job_id}).one()
-    wish = wish_of(row.spec)
-    if wish is None:
-        raise AssertionError(f"{job_id} is to be pushed and names no hub")
     return Due(
         job_id=job_id,
         project_id=row.project_id,
         job_name=row.name,
         folder=Folder(row.kind, row.prefix, row.manifest_sha256, row.step),
-        wish=wish,
+        hub=hub_of(row.spec) or {},
+        wish=wish_of(row.spec),
         failures=row.failures,
         token=row.lease_token,
     )
@@ -129,7 +145,7 @@ def renew(session: Session, due: Due) -> bool:
 
 _GIVE_BACK = text(
     """
-    UPDATE hub_pushes SET lease_token = NULL, lease_expires_at = NULL
+    UPDATE hub_pushes SET lease_token = NULL, lease_expires_at = NULL, leased_prefix = NULL
     WHERE job_id = :job_id AND lease_token = :token
     """
 )
@@ -143,15 +159,17 @@ def give_back(session: Session, due: Due) -> None:
 # What was wanted meanwhile stays pending, whatever became of what it replaced.
 _SETTLE = text(
     """
-    UPDATE hub_pushes SET lease_token = NULL, lease_expires_at = NULL,
+    UPDATE hub_pushes SET lease_token = NULL, lease_expires_at = NULL, leased_prefix = NULL,
         state = CASE WHEN prefix <> :prefix THEN state
-            WHEN CAST(:state AS text) = 'pending' AND wanted_at < now()
+            WHEN CAST(:state AS text) = 'pending' AND failing_since < now()
                 - CAST(:days AS float) * interval '1 day' THEN 'failed'
             ELSE :state END,
         commit = coalesce(:commit, commit), message = CASE WHEN prefix = :prefix THEN :message END,
         pushed_at = CASE WHEN CAST(:commit AS text) IS NULL THEN pushed_at ELSE now() END,
         failures = CASE WHEN CAST(:state AS text) = 'pending' AND prefix = :prefix
             THEN failures + 1 ELSE 0 END,
+        failing_since = CASE WHEN CAST(:state AS text) = 'pending'
+            THEN coalesce(failing_since, now()) END,
         next_at = now() + CAST(:wait AS float) * interval '1 second'
     WHERE job_id = :job_id AND lease_token = :token
     RETURNING state, prefix = :prefix AS is_newest
@@ -190,7 +208,7 @@ def settle(session: Session, due: Due, outcome: Outcome) -> Row[Any] | None:
 _DROP = text(
     """
     UPDATE hub_pushes p SET state = 'dropped', lease_token = NULL, lease_expires_at = NULL,
-        message = 'the job was cancelled'
+        leased_prefix = NULL, message = 'the job was cancelled'
     FROM jobs j WHERE j.id = p.job_id AND p.state IN ('pending', 'failed')
         AND j.status = 'cancelled'
     RETURNING 1
@@ -205,7 +223,7 @@ def drop_unwanted(session: Session) -> int:
 
 _AGAIN = text(
     """
-    UPDATE hub_pushes SET state = 'pending', failures = 0, next_at = now(), wanted_at = now(),
+    UPDATE hub_pushes SET state = 'pending', failures = 0, failing_since = NULL, next_at = now(),
         message = NULL
     WHERE job_id = :job_id AND state IN ('failed', 'pending')
     RETURNING 1

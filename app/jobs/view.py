@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from sqlalchemy.orm import Session
 
-from app.hub.store import wish_of
+from app.hub.store import hub_of
 from app.jobs import store
 from app.jobs.lifecycle import OPEN, RULES, FailureReason, Status
 from app.jobs.schemas import AttemptOut, ExternalRefs, HubRef, JobOut, MlflowRef, ModelRefOut
@@ -132,15 +132,15 @@ def _references(job: Job, beside: Companions) -> ExternalRefs:
     )
 
 
-def _hub(job: Job, push: HubPush) -> HubRef | None:
-    wish = wish_of(job.spec)
-    if wish is None:
-        return None
+def _hub(job: Job, push: HubPush) -> HubRef:
+    """As the spec has it, also where this version would not take that any more."""
+    hub = hub_of(job.spec) or {}
+    repo_id, revision = str(hub.get("repo_id", "")), str(hub.get("revision", "main"))
     endpoint = get_settings().hub_endpoint.rstrip("/")
     return HubRef(
-        repo_id=wish.repo_id,
-        revision=wish.revision,
-        url=f"{endpoint}/{wish.repo_id}/tree/{quote(wish.revision, safe='')}",
+        repo_id=repo_id,
+        revision=revision,
+        url=f"{endpoint}/{repo_id}/tree/{quote(revision, safe='')}",
         **{name: getattr(push, name) for name in _PUSH},
     )
 

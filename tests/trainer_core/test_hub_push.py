@@ -19,8 +19,10 @@ from tests.trainer_core.test_capabilities import CPU, SOURCE, spec
 from tests.trainer_core.tiny import make_tiny_model
 from trainer_core.capabilities import check
 from trainer_core.problems import explain
-from trainer_core.publish.hub import is_of_the_model
-from trainer_core.spec import is_repo_id
+from trainer_core.publish.by_hand import push_model
+from trainer_core.resolve import resolve
+from trainer_core.spec import Launch, is_repo_id
+from trainer_core.words import flush
 
 TOKEN = "hf_OfAPerson0123456789"
 WISH = {"repo_id": "org/shop-sft", "token": {"secret": "hub"}}
@@ -95,21 +97,15 @@ def test_what_a_gate_could_not_take_back_is_not_pushed_before_it(strategy: str) 
     assert [problem.pointer for problem in found] == expected
     blocks["publish"].pop("gate")
     assert check(spec(**blocks), CPU) == []
-    found = check(spec(**blocks, checkpoint={"save_strategy": "no"}), CPU)
-    assert [problem.pointer for problem in found] == expected
 
 
-def test_weights_and_no_state_of_training_are_of_the_model() -> None:
-    names = [
-        *("model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json"),
-        *("adapter_config.json", "1_Pooling/config.json", "tokenizer.json", "chat_template.jinja"),
-        *("vocab.txt", "spiece.model"),
-    ]
-    state = [
-        *("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "manifest.json"),
-        *("loop_state.json", "reference.safetensors", "README.md", "training_args.bin"),
-    ]
-    assert [name for name in [*names, *state] if is_of_the_model(name)] == names
+@pytest.mark.parametrize("strategy", ["end", "checkpoint", "every_save"])
+def test_where_nothing_is_saved_on_the_way_the_end_alone_is_pushed(strategy: str) -> None:
+    wish = spec(publish={"hub": {**WISH, "strategy": strategy}}, checkpoint={"save_strategy": "no"})
+    assert check(wish, CPU) == []
+    warnings = [each for each in resolve(wish, CPU).warnings if each.code == "pushed_at_the_end"]
+    assert len(warnings) == (strategy != "end")
+    assert all("pushed at the end alone" in each.message for each in warnings)
 
 
 # ---- without a service ----
@@ -159,17 +155,26 @@ def run(folder: Path, hub: Hub, out: Path, token: str | None) -> tuple[int, str]
 
 
 @pytest.mark.train
+@pytest.mark.parametrize("private", [True, False])
 def test_a_run_without_a_service_pushes_what_it_made(
-    folder: Path, hub: Hub, tmp_path: Path
+    folder: Path, hub: Hub, tmp_path: Path, *, private: bool
 ) -> None:
+    document = json.loads((folder / "spec.json").read_text())
+    document["publish"]["hub"]["private"] = private
+    (folder / "spec.json").write_text(json.dumps(document))
     code, said = run(folder, hub, tmp_path, TOKEN)
     assert code == 0, said
     [commit] = hub.commits("org/shop-sft")
     assert f"pushed to {hub.url}/org/shop-sft, commit {commit.oid}" in said
     made = tmp_path / "model"
     files = {p.relative_to(made).as_posix(): p.read_bytes() for p in made.rglob("*") if p.is_file()}
-    assert {p: c for p, c in commit.files.items() if p != ".gitattributes"} == files
-    assert hub.repos["org/shop-sft"].private
+    pushed = {p: c for p, c in commit.files.items() if p != ".gitattributes"}
+    if not private:  # the whole spec is not for everybody
+        del files["run_lock.json"]
+        assert "run_lock.json" not in pushed["manifest.json"].decode()
+        files["manifest.json"] = pushed["manifest.json"]
+    assert pushed == files
+    assert hub.repos["org/shop-sft"].private is private
     assert TOKEN not in said
 
 
@@ -182,6 +187,18 @@ def test_a31_a_hub_that_refuses_costs_a_run_nothing(folder: Path, hub: Hub, tmp_
     assert "the token may not write there" in said
     assert (tmp_path / "model" / "manifest.json").is_file()
     assert TOKEN not in said
+
+
+def test_whatever_breaks_a_push_costs_a_run_nothing(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((folder / "spec.json").read_text())
+    named = {"attempt_id": "a", "job_id": "j", "job_name": "n", "spec": document}
+    launch = Launch.model_validate({**named, "paths": {"work": str(tmp_path)}})
+    push_model(launch, {"hub": TOKEN})  # there is no model
+    flush()
+    said = "".join(capfd.readouterr())
+    assert f"not pushed: BrokenFolder: {tmp_path / 'model'} has no manifest.json" in said
 
 
 @pytest.mark.train

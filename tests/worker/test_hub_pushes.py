@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -53,6 +54,7 @@ class World:
         self.hub = hub
         self.objects = objects
         self.folder = folder
+        self.settings = settings
         self.pusher = Pusher(settings, threading.Event())
         self.secret(TOKEN)
 
@@ -163,6 +165,16 @@ def test_a_published_model_arrives_byte_for_byte_in_one_commit(world: World):
     assert world.pusher.push_next() == 0
 
 
+def test_large_files_go_in_the_parts_that_the_hub_asks_for(world: World):
+    world.hub.part = 2**20
+    job_id, held = world.job()
+    world.publish(held)
+    world.push()
+    assert world.ref(job_id).state == "pushed"
+    assert laid(world.hub) == MODEL
+    assert len(world.hub.parts) == 4  # 3 MiB and 17 bytes
+
+
 @pytest.mark.parametrize("status", [500, 503, 409])
 def test_a31_a_hub_that_fails_delays_the_push_and_nothing_else(world: World, status: int):
     job_id, held = world.job()
@@ -205,20 +217,61 @@ def test_a_hub_that_asks_for_time_gets_it(world: World):
     assert world.ref(job_id).state == "pushed"
 
 
-def test_a_hub_that_is_not_there_is_asked_again(world: World):
+def nobody() -> str:
+    """An address where nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_a_hub_that_is_not_there_is_asked_again_for_a_week(world: World):
     job_id, held = world.job()
     world.publish(held)
-    token = world.hub.token
-    world.hub.token = "another"
-    run_sql("UPDATE hub_pushes SET wanted_at = now() - interval '8 days'")
-    world.hub.faults.append(Fault("/api/repos/create", 500, times=1))
-    world.push()
+    away = nobody()
+    settings = world.settings.model_copy(update={"hub_endpoint": away})
+    absent = Pusher(settings, threading.Event())
+    run_sql("UPDATE hub_pushes SET next_at = now() - interval '1 month'")  # it waited long
+    assert absent.push_next() == 1
+    ref = world.ref(job_id)
+    assert ref.state == "pending"
+    assert ref.message.startswith(f"{away.removeprefix('http://')} does not answer (ConnectError: ")
+    run_sql("UPDATE hub_pushes SET next_at = now(), failing_since = now() - interval '8 days'")
+    assert absent.push_next() == 1
     assert world.ref(job_id).state == "failed"  # after a week nobody tries by himself any more
     with transaction() as session:
         assert service.retry(session, PROJECT, job_id).external_refs.hub.state == "pending"
-    world.hub.token = token
+    assert absent.push_next() == 1
+    assert world.ref(job_id).state == "pending"  # another week
     world.push()
     assert world.ref(job_id).state == "pushed"
+    assert one("SELECT failing_since IS NULL FROM hub_pushes")
+
+
+EXPIRED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
+TIMEOUT = b"<Error><Code>RequestTimeout</Code><Message>Your socket was idle</Message></Error>"
+
+
+@pytest.mark.parametrize("part", [None, 2**20])
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [(403, EXPIRED, "Request has expired"), (400, TIMEOUT, "Your socket was idle")],
+)
+def test_what_the_storage_of_a_hub_refuses_is_tried_again(
+    world: World, part: int | None, status: int, body: bytes, says: str
+):
+    world.hub.part = part
+    headers = {"Content-Type": "application/xml"}
+    world.hub.faults.append(Fault("^/(blobs|parts)/", status, body, headers, times=1))
+    job_id, held = world.job()
+    world.publish(held)
+    world.push()
+    ref = world.ref(job_id)
+    host = world.hub.storage.removeprefix("http://")
+    assert ref.message == f"the hub's storage at {host} answered {status}: {says}"
+    assert ref.state == "pending"
+    world.push()
+    assert world.ref(job_id).state == "pushed"
+    assert laid(world.hub) == MODEL
 
 
 @pytest.mark.parametrize(
@@ -306,11 +359,12 @@ def test_what_an_earlier_push_laid_is_replaced_and_what_others_laid_stays(world:
 
 
 STATE = {"optimizer.pt": b"opt", "trainer_state.json": b"{}", "rng_state.pth": b"rng"}
+ROWS = {"base_evaluation.json": b'{"answers": ["a row of the data"]}'}
 
 
 def checkpoint(step: int) -> dict[str, bytes]:
     weights = {"adapter_model.safetensors": b"w%d" % step, "adapter_config.json": b"{}"}
-    return {**weights, **STATE, "README.md": b"---\nbase_model: /a/folder\n---\n"}
+    return {**weights, **STATE, **ROWS, "README.md": b"---\nbase_model: /a/folder\n---\n"}
 
 
 @pytest.mark.parametrize("strategy", ["every_save", "checkpoint", "end"])
@@ -323,7 +377,7 @@ def test_checkpoints_are_pushed_as_the_strategy_says(world: World, strategy: str
         assert world.ref(job_id) is None
     else:
         weights = {p: c for p, c in checkpoint(4).items() if p.startswith("adapter")}
-        whole = {f"last-checkpoint/{p}": c for p, c in checkpoint(4).items()}
+        whole = {f"last-checkpoint/{p}": c for p, c in checkpoint(4).items() if p not in ROWS}
         assert laid(world.hub) == weights | (whole if strategy == "checkpoint" else {})
         ref = world.ref(job_id)
         assert (ref.state, ref.kind, ref.step) == ("pushed", "checkpoint", 4)
@@ -331,6 +385,9 @@ def test_checkpoints_are_pushed_as_the_strategy_says(world: World, strategy: str
         sent = [asked for asked in world.hub.asked if asked.startswith("PUT")]
         assert len(sent) == len({*sent})  # though the same weights lie in two places
         assert sorted(each["path"] for each in root["files"]) == sorted(weights)
+        if strategy == "checkpoint":
+            last = json.loads(world.hub.repos[REPO].files["last-checkpoint/manifest.json"])
+            assert {f"last-checkpoint/{each['path']}" for each in last["files"]} == {*whole}
     world.publish(held)
     world.push()
     rest = {p: c for p, c in laid(world.hub).items() if not p.startswith("last-checkpoint/")}
@@ -386,6 +443,91 @@ def test_a_checkpoint_that_went_while_it_was_pushed_leaves_its_place_without_a_w
     assert [event["state"] for event in world.told()] == ["pushed"]
 
 
+def test_a_checkpoint_stays_as_long_as_it_is_pushed(world: World):
+    job_id, held = world.job(strategy="every_save")
+    world.save(held, 4, checkpoint(4))
+    world.hub.held = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        pushing = pool.submit(world.pusher.push_next)
+        assert world.hub.arrived.wait(60)
+        for step in (8, 12, 16):
+            for prefix in world.save(held, step, checkpoint(step)):
+                world.objects.delete_prefix(prefix)
+        world.hub.held.set()
+        assert pushing.result() == 1
+    world.hub.held = None
+    assert world.pusher.push_next() == 1
+    assert [commit.message for commit in world.hub.commits(REPO)] == [
+        f"tiny: checkpoint at step {step} ({job_id})" for step in (4, 16)
+    ]
+    retired = "SELECT step FROM checkpoints WHERE deleted_at IS NOT NULL ORDER BY step"
+    assert [step for (step,) in rows(retired)] == [4, 8]
+
+
+def test_what_made_an_earlier_push_fail_is_not_said_of_the_next(world: World):
+    job_id, held = world.job(strategy="every_save")
+    world.hub.faults.append(Fault("^/api/", 403))
+    world.save(held, 4, checkpoint(4))
+    world.push()
+    world.save(held, 8, checkpoint(8))
+    ref = world.ref(job_id)
+    assert (ref.state, "may not write there" in ref.message) == ("failed", True)
+    world.publish(held)
+    ref = world.ref(job_id)
+    assert (ref.state, ref.message) == ("pending", None)
+
+
+def test_a_wish_that_is_not_valid_any_more_holds_up_nobody(world: World):
+    job_id, held = world.job()
+    change = "jsonb_set(spec, '{publish,hub,strategy}', '\"of_old\"')"
+    run_sql(f"UPDATE jobs SET spec = {change} WHERE id = :id", id=job_id)  # noqa: S608
+    world.save(held, 4, checkpoint(4))
+    world.publish(held)
+    other, held = world.job(repo_id="org/other")
+    world.publish(held)
+    assert [world.pusher.push_next() for _ in range(3)] == [1, 1, 0]
+    ref = world.ref(job_id)
+    assert (ref.state, ref.repo_id) == ("failed", REPO)
+    assert "does not take the job's publish.hub" in ref.message
+    assert world.ref(other).state == "pushed"
+    with transaction() as session:
+        service.retry(session, PROJECT, job_id)
+    world.push()
+    assert world.ref(job_id).state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [("/none/such", "could not be started here"), ("/bin/false", "ended by exit code 1")],
+)
+def test_a_process_that_does_not_start_is_a_failure_like_others(
+    world: World, program: str, says: str, monkeypatch: pytest.MonkeyPatch
+):
+    job_id, held = world.job()
+    world.publish(held)
+    with monkeypatch.context() as changed:
+        changed.setattr(sys, "executable", program)
+        world.push()
+    ref = world.ref(job_id)
+    assert (ref.state, says in ref.message) == ("pending", True)
+    assert one("SELECT failures = 1 AND lease_token IS NULL FROM hub_pushes")
+    world.push()
+    assert world.ref(job_id).state == "pushed"
+
+
+def test_the_run_lock_is_not_for_everybody(world: World):
+    made = {**MODEL, "run_lock.json": b'{"spec": {"data": "s3://our-bucket/customers"}}'}
+    for private in (True, False):
+        repo_id = f"org/private-{private}"
+        _, held = world.job(private=private, repo_id=repo_id)
+        world.publish(held, made)
+        world.push()
+        expected = made if private else MODEL
+        assert laid(world.hub, repo_id) == expected
+        manifest = json.loads(world.hub.repos[repo_id].files["manifest.json"])
+        assert {each["path"] for each in manifest["files"]} == {*expected}
+
+
 def test_a_cancelled_job_is_not_pushed(world: World):
     job_id, held = world.job(strategy="checkpoint")
     world.save(held, 4, checkpoint(4))
@@ -437,6 +579,8 @@ def test_a_restored_service_does_not_push_by_itself(world: World):
     with transaction() as session:
         service.retry(session, PROJECT, job_id)
     assert world.pusher.push_next() == 1
+    assert world.ref(job_id).state == "pushed"
+    assert laid(world.hub) == MODEL
 
 
 PROGRAM = """
@@ -533,6 +677,40 @@ def test_the_token_is_nowhere_but_in_the_requests(
     everywhere += [str(laid(world.hub))]
     assert [text for text in everywhere if TOKEN in text] == []
     assert [text for text in everywhere if "X-Signature" in text] == []
+
+
+TORN = """
+import io, sys
+from app.storage import StoreUnavailable
+from trainer_core.publish.hub import File, Repository, push
+
+class Torn(io.BytesIO):
+    whole = False
+    def read(self, size=-1):
+        if self.whole:
+            raise StoreUnavailable("the store is away")
+        part = super().read(size)
+        self.whole = not part
+        return part
+
+files = [File("model.safetensors", Torn(bytes(99))), File("config.json", b"{}")]
+try:
+    push(Repository(sys.argv[1], "org/torn", "main", True, sys.argv[2]), files, "m")
+except StoreUnavailable as error:
+    print(error)
+"""
+
+
+def test_a_store_that_goes_away_while_files_are_sent_is_not_the_hubs_fault(world: World):
+    done = subprocess.run(
+        [sys.executable, "-c", TORN, world.hub.url, TOKEN],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        env=os.environ | {"HF_HUB_DISABLE_XET": "1"},
+    )
+    assert done.stdout == "the store is away\n"
 
 
 PEAK = """

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from trainer_core.launch import secret
 from trainer_core.publish.hub import File, PushFailed, Repository, push
+from trainer_core.publish.hub_files import goes_with_the_model
 from trainer_core.publish.manifest import MANIFEST, read_manifest
 from trainer_core.publish.model import FOLDER
-from trainer_core.spec import Launch
+from trainer_core.spec import HubPush, Launch
 from trainer_core.words import say
 
 _HUB = "https://huggingface.co"
@@ -26,21 +27,28 @@ def require_token(launch: Launch, secrets: Mapping[str, str]) -> None:
 
 
 def push_model(launch: Launch, secrets: Mapping[str, str]) -> None:
-    """Push the finished model where its spec says; a hub that fails is told, and costs nothing."""
+    """Push the finished model where its spec says; whatever fails is told, and costs nothing."""
     hub = launch.spec.publish.hub
     if hub is None:
         return
     token = secret(dict(secrets), hub.token.secret, _FIELD)
     endpoint = os.environ.get("HF_ENDPOINT", _HUB).rstrip("/")
     folder = Path(launch.paths.work) / FOLDER
-    entries = read_manifest(folder).files
-    files = [File(each.path, folder / each.path, each.sha256) for each in entries]
-    files.append(File(MANIFEST, folder / MANIFEST))
     to = Repository(endpoint, hub.repo_id, hub.revision, hub.private, token)
     try:
-        commit = push(to, files, f"{launch.job_name}: model")
-    except PushFailed as failed:
-        said = failed.message.replace(token, "[redacted]")
-        say(f"not pushed: {said}; the model is in {folder}")
+        commit = push(to, _files(folder, hub), f"{launch.job_name}: model")
+    except Exception as error:  # noqa: BLE001 - the model is made, and the run has succeeded
+        text = (
+            error.message if isinstance(error, PushFailed) else f"{type(error).__name__}: {error}"
+        )
+        say(f"not pushed: {text.replace(token, '[redacted]')}; the model is in {folder}")
     else:
         say(f"pushed to {endpoint}/{hub.repo_id}, commit {commit}")
+
+
+def _files(folder: Path, hub: HubPush) -> list[File]:
+    manifest = read_manifest(folder)
+    kept = [e for e in manifest.files if goes_with_the_model(e.path, private=hub.private)]
+    shown = manifest.model_copy(update={"files": kept}).model_dump_json(indent=1).encode()
+    content = folder / MANIFEST if kept == manifest.files else shown
+    return [*(File(e.path, folder / e.path, e.sha256) for e in kept), File(MANIFEST, content)]

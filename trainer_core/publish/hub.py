@@ -10,15 +10,17 @@ PushFailed    the hub did not take the files; `final` where trying again alone d
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import httpx
 from pydantic import ValidationError
 
+from trainer_core.hub_client import use_client
 from trainer_core.publish.manifest import MANIFEST, Manifest
 
 LAST_CHECKPOINT = "last-checkpoint/"
@@ -119,9 +121,8 @@ def _removed(api: Any, to: Repository, files: Sequence[File]) -> Iterator[Any]:
 
 def _client(to: Repository) -> Any:
     """The hub's client, which neither waits for ever nor writes signed addresses to a log."""
-    from huggingface_hub import HfApi, set_client_factory
+    from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars
-    from huggingface_hub.utils._http import hf_request_event_hook
 
     class Client(httpx.Client):
         """A client whose every wait is bounded; the library asks for some that are not."""
@@ -135,9 +136,7 @@ def _client(to: Repository) -> Any:
                 raise _too_many(answer)  # the library would sleep for as long as it is told
             return answer
 
-    set_client_factory(
-        lambda: Client(event_hooks={"request": [hf_request_event_hook]}, follow_redirects=True)
-    )
+    use_client(Client)
     disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return HfApi(endpoint=to.endpoint.rstrip("/"), token=to.token)
@@ -194,19 +193,11 @@ def _read(to: Repository, path: str) -> bytes:
     return bytes(answer.content)
 
 
-# ---- what is pushed of a checkpoint ----
-
-_STATE = frozenset({"trainer_state.json", "loop_state.json", "reference.safetensors", MANIFEST})
-_OF_A_MODEL = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model"})
-
-
-def is_of_the_model(path: str) -> bool:
-    """Whether a file of a checkpoint is what a model is loaded from, and no state of training."""
-    name = PurePosixPath(path)
-    return name.suffix in _OF_A_MODEL and name.name not in _STATE
-
-
 # ---- what went wrong ----
+
+
+_LIBRARIES = frozenset({"builtins", "httpcore", "httpx", "huggingface_hub", "json"})
+_STORAGE_SAYS = re.compile(r"<Message>([^<]*)</Message>")
 
 
 @contextlib.contextmanager
@@ -214,27 +205,33 @@ def _told(to: Repository) -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
-        raise _explained(error, to) from error
+        cause = _cause(error)
+        if type(cause).__module__.partition(".")[0] not in _LIBRARIES:
+            raise cause from None  # ours, or what reading a file raised
+        raise _explained(error, cause, to) from error
 
 
-def _explained(error: BaseException, to: Repository) -> PushFailed:
+def _cause(error: BaseException) -> BaseException:
+    """What an upload failed of: the client's threads wrap whatever they meet into another error."""
+    while type(error) is RuntimeError and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _explained(error: BaseException, cause: BaseException, to: Repository) -> PushFailed:
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     host = urlsplit(to.endpoint).netloc or to.endpoint
-    chain = list(_causes(error))
-    for each in chain:
-        if isinstance(each, PushFailed):
-            return each
-        if isinstance(each, HfHubHTTPError):
-            return _refused(each, to, host)
-    if any(isinstance(each, OfflineModeIsEnabled) for each in chain):
+    if refused := next((e for e in _causes(cause) if isinstance(e, HfHubHTTPError)), None):
+        return _refused(refused, to, host)
+    if any(isinstance(each, OfflineModeIsEnabled) for each in _causes(cause)):
         return PushFailed("HF_HUB_OFFLINE is set here: unset it to push", final=False)
     if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError):
         return PushFailed(f"{host} does not take the files: {_short(error)}", final=True)
-    away = isinstance(error, httpx.HTTPError | json.JSONDecodeError)
-    said = f"{type(error).__name__}: {_short(error)}"
-    what = f"{host} does not answer" if away else "the push broke off"
-    return PushFailed(f"{what} ({said})", final=False)
+    said = f"{type(cause).__name__}: {_short(cause)}"
+    if isinstance(cause, httpx.HTTPError | json.JSONDecodeError):
+        return PushFailed(f"{_asked(cause, to, host)} does not answer ({said})", final=False)
+    return PushFailed(f"the push broke off ({said})", final=False)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -243,11 +240,28 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def _asked(error: Any, to: Repository, host: str) -> str:
+    """Whom a request went to that nobody answered."""
+    request = getattr(error, "_request", None)  # the property raises where there is none
+    return host if request is None or _is_the_hub(request, to) else _storage(request)
+
+
+def _is_the_hub(request: httpx.Request, to: Repository) -> bool:
+    return request.url.netloc == httpx.URL(to.endpoint).netloc
+
+
+def _storage(request: httpx.Request) -> str:
+    return f"the hub's storage at {request.url.netloc.decode()}"
+
+
 def _refused(error: Any, to: Repository, host: str) -> PushFailed:
-    status = int(error.response.status_code)
-    why = _WHY.get(status, "")
-    said = _short(error.server_message or "")
-    parts = ": ".join(part for part in (why, said) if part)
+    status, said = int(error.response.status_code), error.server_message or ""
+    if not _is_the_hub(error.response.request, to):
+        # It knows signed addresses and no tokens; the next try gets new ones from the hub.
+        found = _STORAGE_SAYS.search(said)
+        text = f"{_storage(error.response.request)} answered {status}"
+        return PushFailed(text + (f": {_short(found[1])}" if found else ""), final=False)
+    parts = ": ".join(part for part in (_WHY.get(status, ""), _short(said)) if part)
     return PushFailed(
         f"{host} answered {status} for {to.repo_id}{f': {parts}' if parts else ''}",
         final=400 <= status < 500 and status not in _LATER,

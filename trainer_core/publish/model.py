@@ -13,6 +13,7 @@ from trainer_core.errors import Diverged, TrainerError
 from trainer_core.memory import DTYPE_BYTES
 from trainer_core.publish.adapter import finish_adapter, is_untrained, save_model_config
 from trainer_core.publish.card import CardFacts, model_card
+from trainer_core.publish.hub_files import RUN_LOCK
 from trainer_core.publish.manifest import Manifest, make_durable, sync_folder, write_manifest
 from trainer_core.publish.merge import merge
 from trainer_core.report import Reporter
@@ -75,7 +76,7 @@ def _write(
     publication.complete(folder)
     check_weights(folder, model, report)
     (folder / "README.md").write_text(model_card(publication.spec, card))
-    (folder / "run_lock.json").write_text(json.dumps(publication.lock, indent=1))
+    (folder / RUN_LOCK).write_text(json.dumps(publication.lock, indent=1))
     manifest = write_manifest(folder, "model", card.steps, publication.hashes)
     make_durable(folder)
     return manifest

@@ -51,13 +51,14 @@ class HubPush(Strict):
     private: bool = Field(
         True,
         description="A repository that is made is private, and a public one is refused. False: one "
-        "that is made is public, and one that is there is taken as it is.",
+        "that is made is public, and one that is there is taken as it is; `run_lock.json`, which "
+        "holds the whole spec, is not pushed then.",
     )
     revision: Branch = Field("main", description="Branch; made from `main` where it is missing.")
     strategy: Literal["end", "checkpoint", "every_save"] = Field(
         "end",
         description="As Transformers' `hub_strategy`. `end`: the published model; `every_save`: "
         "also the weights of each checkpoint, as the newest commit; `checkpoint`: those, and the "
-        "whole newest checkpoint in `last-checkpoint/`.",
+        "whole newest checkpoint in `last-checkpoint/`, without rows of the validation data.",
     )
     token: SecretRef = Field(description="A secret of the project that may write there.")
