@@ -3,7 +3,8 @@
 Every choice of `resolve` that a machine without a GPU leaves: precision, attention, how a step's
 rows are put into batches and processes, recomputed activations, kernel of the optimizer. All sides
 train the same rows, as many a step, on all cores; each says one thing and leaves the others open.
-They take their steps in turns, but for several processes, which take whole runs in turns.
+They take their steps in turns, but for several processes, which take whole runs in turns; bf16, ten
+times as slow on most CPUs, takes few.
 
     python -m bench.auto [--rounds 5] [--steps 12]
 """
@@ -49,7 +50,6 @@ def _rows(batch: int, processes: int = 1) -> Choice:
 AUTO = "auto"
 CHOICES: dict[str, Choice] = {
     AUTO: {},
-    "bf16": {"precision": "bf16"},
     "eager attention": {"model": {"attn_implementation": "eager"}},
     "16 x 1 rows": _rows(16),
     "8 x 2 rows": _rows(8),
@@ -57,6 +57,8 @@ CHOICES: dict[str, Choice] = {
     "checkpointing": {"training": {"gradient_checkpointing": True}},
     "unfused AdamW": {"training": {"optim": "adamw_torch"}},
 }
+SLOW: dict[str, Choice] = {AUTO: {}, "bf16": {"precision": "bf16"}}
+SLOW_STEPS = 3
 TWO = "two processes"
 PROCESSES: dict[str, Choice] = {AUTO: {}, TWO: _rows(4, processes=2)}
 
@@ -65,7 +67,7 @@ def launch(folder: Path, name: str, choice: Choice, steps: int) -> dict[str, Any
     """A spec that says as little as it can, and `choice`."""
     spec: dict[str, Any] = {
         "task": {"type": "sft"},
-        "model": {"source": "folder", "name_or_path": str(folder / "model")},
+        "model": {"source": "folder", "name_or_path": str(folder.parent / "model")},
         "data": {"train": [{"source": "folder", "path": "prepared"}]},
         "training": {"max_steps": steps},
         "checkpoint": {"save_steps": 10_000},
@@ -74,7 +76,7 @@ def launch(folder: Path, name: str, choice: Choice, steps: int) -> dict[str, Any
     for block, values in choice.items():
         spec[block] = spec.get(block, {}) | values if isinstance(values, dict) else values
     cores = len(os.sched_getaffinity(0))
-    return launch_of(name, spec, folder, folder / "prepared", cores)
+    return launch_of(name, spec, folder, folder.parent / "prepared", cores)
 
 
 def _ratios(found: Mapping[str, float]) -> dict[str, float]:
@@ -82,11 +84,14 @@ def _ratios(found: Mapping[str, float]) -> dict[str, float]:
     return {name: value / found[AUTO] for name, value in found.items() if name != AUTO}
 
 
-def compare(folder: Path, rounds: int, steps: int) -> Iterator[dict[str, float]]:
+def compare(
+    folder: Path, choices: Mapping[str, Choice], rounds: int, steps: int
+) -> Iterator[dict[str, float]]:
     """One process: yield each round's ratios."""
+    folder.mkdir()
     sides = {
         name: lambda run, choice=choice: by_us(launch(folder, run, choice, steps))
-        for name, choice in CHOICES.items()
+        for name, choice in choices.items()
     }
     for runs in step_by_step(sides, folder, rounds):
         seconds = {name: run.seconds(WARM_UP, steps) for name, run in runs.items()}
@@ -99,6 +104,7 @@ def compare(folder: Path, rounds: int, steps: int) -> Iterator[dict[str, float]]
 
 def compare_processes(folder: Path, rounds: int, steps: int) -> Iterator[dict[str, float]]:
     """One process and two: yield each round's ratios, by the times in the events."""
+    folder.mkdir()
     for number in range(rounds):
         seconds = {}
         for place, name in enumerate(list(PROCESSES)[:: -1 if number % 2 else 1]):
@@ -123,10 +129,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return True
 
         in_fork(lay, folder / "lay.log")
-        rounds = [*compare(folder, options.rounds, steps)]
-        processes = [*compare_processes(folder, options.rounds, steps)]
+        found = (
+            [*compare(folder / "quick", CHOICES, options.rounds, steps)],
+            [*compare(folder / "slow", SLOW, options.rounds, WARM_UP + SLOW_STEPS)],
+            [*compare_processes(folder / "processes", options.rounds, steps)],
+        )
     good = True
-    for some in (rounds, processes):
+    for some in found:
         for name in some[0]:
             good &= verdict(f"auto / {name}", [each[name] for each in some], LIMIT)
     return 0 if good else 1
