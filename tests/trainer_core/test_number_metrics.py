@@ -9,7 +9,7 @@ import pytest
 from trainer_core.evaluation.metrics import METRICS
 from trainer_core.measures import LabelScores, area_under_curve
 
-np = pytest.importorskip("numpy")
+np = pytest.importorskip("numpy", reason="it comes with the training stack")
 pytestmark = pytest.mark.train
 ROWS, DRAWINGS = 30, 40
 
