@@ -3,7 +3,7 @@
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import psycopg.sql
@@ -21,6 +21,18 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:  # its reports come to one process
         last = report.longreprtext.splitlines()[-30:]
         print("", report.nodeid, report.when, *last, sep="\n", file=sys.__stdout__, flush=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+    """What a fixture of more than one test leaves in the environment is not for all that follow."""
+    before = dict(os.environ)
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope != "function" and dict(os.environ) != before:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)

@@ -255,7 +255,7 @@ def test_a_gone_stack_stops_the_trainer_whole(rig: Rig, monkeypatch: pytest.Monk
 
 
 def test_b28_the_time_limit_ends_the_job_with_a_checkpoint(rig: Rig) -> None:
-    job_id = rig.submit(**LONG, compute={"max_runtime": "2s"}, checkpoint={"save_steps": 100_000})
+    job_id = rig.submit(**LONG, compute={"max_runtime": "8s"}, checkpoint={"save_steps": 100_000})
     assert rig.until(job_id, "failed", "succeeded") == "failed"
     found = rows("SELECT reason, message FROM jobs")
     assert found == [("time_limit", "the job ran for as long as compute.max_runtime allows")]
