@@ -16,7 +16,7 @@ from trainer_core.endings import as_trainer_error, ending_of, write_exit
 from trainer_core.errors import InvalidSpec, TrainerError
 from trainer_core.launch import is_launch, read_launch, read_secrets
 from trainer_core.machine import detect_hardware, with_own_devices
-from trainer_core.plans.command import plan_command
+from trainer_core.plans.command import PLAN, Wishes, plan_command
 from trainer_core.prepare import prepare_command
 from trainer_core.problems import explain
 from trainer_core.publish.by_hand import push_model, require_token
@@ -74,7 +74,9 @@ def _prepare(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     launch = with_own_devices(read_launch(options.file, options.out))
-    return plan_command(launch, options.samples, probe=options.probe, as_json=options.json)
+    wishes = Wishes(options.first, options.samples, options.probe, options.json)
+    save = options.file.with_name(PLAN) if is_launch(options.file) else None
+    return plan_command(launch, wishes, save)
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -140,6 +142,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_wishes(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--samples", type=int, metavar="N", help="show the first N samples, and what is learned"
+    )
+    sub.add_argument(
+        "--first", type=int, metavar="N", help="say it at once, by the first N rows, with bounds"
     )
     sub.add_argument("--probe", action="store_true", help="measure memory by two real steps")
 

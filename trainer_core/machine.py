@@ -29,7 +29,9 @@ def take_share(launch: Launch, seat: Seat) -> None:
 
 
 def detect_hardware(launch: Launch) -> Hardware:
-    """What the devices of a launch can do; with none it is a CPU."""
+    """What the devices of a launch can do, or what it is planned for; with none it is a CPU."""
+    if launch.hardware is not None:
+        return launch.hardware
     threads = launch.threads or os.cpu_count() or 1
     if not launch.devices:
         return Hardware(cpu_threads=threads)

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pydantic import Field
 
 from trainer_core.data.local import Wish
 from trainer_core.data.objects import AT_ONCE, Objects, read_objects
+from trainer_core.data.readers import File
 from trainer_core.data.rows import Row
 from trainer_core.errors import DataUnavailable
 from trainer_core.spec import DataSource, Strict
@@ -55,6 +56,21 @@ def read_lent(
         objects = Objects(field, {each.name: each.size for each in lent.objects}, get)
         alone = lent.objects[0].name if lent.alone else None
         yield from read_objects(objects, alone, spec.path, wish)
+
+
+@contextmanager
+def lent_files(
+    lent: LentSource, key: str, source: tuple[DataSource, str], work: Path
+) -> Iterator[list[File]]:
+    """The objects of a source as files to look into, as long as the context lasts."""
+    spec, field = source
+    with closing(_Door(work, spec.path, f"{field}.path")) as door:
+
+        def get(name: str, begin: int, end: int) -> bytes:
+            return door.ask(Block(source=key, name=name, begin=begin, end=end))
+
+        objects = Objects(field, {each.name: each.size for each in lent.objects}, get)
+        yield [File.of(objects, each.name) for each in lent.objects]
 
 
 class _Door:

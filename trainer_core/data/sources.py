@@ -2,13 +2,15 @@
 
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from trainer_core.data import hub, s3
-from trainer_core.data.lent import read_lent
+from trainer_core.data.lent import lent_files, read_lent
 from trainer_core.data.local import Wish, is_read, read_local
+from trainer_core.data.readers import File
 from trainer_core.data.rows import Row
 from trainer_core.data.trees import FolderTree
 from trainer_core.errors import InvalidData, InvalidSpec
@@ -103,6 +105,19 @@ class Source:
             "submit a job, or use 'folder', 's3' or 'hub' here",
             f"{self.field}.source",
         )
+
+    @contextmanager
+    def looked_into(self) -> Iterator[list[File]]:
+        """Its files, to see how much they hold; none where the hub or a store serves its rows."""
+        lent = self._launch.lent.get(self.key)
+        if lent is not None:
+            place, work = (self.spec, self.field), Path(self._launch.paths.work)
+            with lent_files(lent, self.key, place, work) as files:
+                yield files
+        elif self._comes_from_the_store():
+            yield []
+        else:
+            yield [File(self.field, path) for path in self.files()]
 
     def files(self) -> list[Path]:
         """The local files whose content decides the rows, sorted."""

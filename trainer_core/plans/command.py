@@ -2,13 +2,27 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from trainer_core.errors import TrainerError
+from trainer_core.errors import InvalidSpec, TrainerError
 from trainer_core.launch import read_secrets
-from trainer_core.plans.plan import plan
-from trainer_core.plans.results import Disk, Memory, Part, Plan, Sample, Steps, Tokens
+from trainer_core.plans.plan import Emit, estimate, plan
+from trainer_core.plans.results import (
+    Bounds,
+    Disk,
+    Estimate,
+    Interval,
+    Memory,
+    Part,
+    Plan,
+    Sample,
+    Steps,
+    Tokens,
+)
+from trainer_core.publish.manifest import write_durably
 from trainer_core.spec import Launch
 from trainer_core.stop import StopSignal
 
@@ -16,27 +30,57 @@ _BAR = 30
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
-def plan_command(launch: Launch, samples: int | None, *, probe: bool, as_json: bool) -> int:
-    """`python -m trainer_core plan`: 0, or raises a TrainerError."""
+PLAN = "plan.json"
+"""What a plan of a Launch is written to, beside it."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a plan is to say: `first` rows alone, `samples` shown, memory measured by a `probe`."""
+
+    first: int | None
+    samples: int | None
+    probe: bool
+    as_json: bool
+
+
+def plan_command(launch: Launch, wishes: Wishes, save: Path | None) -> int:
+    """`python -m trainer_core plan`: 0, or raises a TrainerError. `save`: a file for it."""
     with StopSignal() as stop:
 
         def tell(kind: str, /, **data: Any) -> None:  # noqa: ARG001 - as in `prepare`
             stop.check()
 
         try:
-            found = plan(launch, read_secrets(), samples=samples, probe=probe, emit=tell)
+            found = _found(launch, wishes, tell)
         except TrainerError:
             stop.check()  # as in `prepare_command`
             raise
-    text = found.model_dump_json(indent=2) if as_json else "\n".join(lines(found))
+    if save is not None:
+        write_durably(save, found.model_dump_json().encode())
+        return 0
+    text = found.model_dump_json(indent=2) if wishes.as_json else "\n".join(lines(found))
     sys.stdout.write(f"{text}\n")
     return 0
+
+
+def _found(launch: Launch, wishes: Wishes, emit: Emit) -> Plan:
+    secrets, samples = read_secrets(), wishes.samples
+    if wishes.first is None:
+        return plan(launch, secrets, samples=samples, probe=wishes.probe, emit=emit)
+    if wishes.probe:
+        raise InvalidSpec(
+            "--probe steps on the longest of all rows, and --first reads a few: leave one out"
+        )
+    return estimate(launch, secrets, wishes.first, samples=samples, emit=emit)
 
 
 def lines(found: Plan) -> Iterator[str]:
     """A plan for people; trained tokens stand between ⟦ and ⟧."""
     yield f"plan     {found.task} of {found.model} on {found.device}"
     yield from _steps(found.steps)
+    if isinstance(found, Estimate):
+        yield from _bounds(found.bounds)
     yield from _rows(found)
     yield from _tokens(found.tokens)
     yield from _memory(found.memory)
@@ -56,6 +100,20 @@ def _steps(steps: Steps | None) -> Iterator[str]:
         f" takes {steps.global_batch} rows ({steps.per_device_batch} × {steps.accumulation}"
         f" accumulated × {_counted(steps.processes, 'process', 'processes')})"
     )
+
+
+def _bounds(bounds: Bounds) -> Iterator[str]:
+    yield f"bounds   by the first {bounds.sampled:,} rows; {_between('rows', bounds.rows)}"
+    shown = [_between("prepared", bounds.train), _between("tokens", bounds.tokens)]
+    if bounds.steps is not None:
+        shown.append(_between("steps", bounds.steps))
+    yield f"         {', '.join(shown)}"
+
+
+def _between(name: str, interval: Interval) -> str:
+    if interval.high is None:
+        return f"{name} {interval.low:,.0f} or more"
+    return f"{name} {interval.low:,.0f} to {interval.high:,.0f}"
 
 
 def _rows(found: Plan) -> Iterator[str]:

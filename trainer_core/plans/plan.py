@@ -19,7 +19,9 @@ from trainer_core.plans.needs import disk_of, memory_of
 from trainer_core.plans.preview import WITH_MASK
 from trainer_core.plans.preview import preview as first_samples
 from trainer_core.plans.probe import probe as measured
-from trainer_core.plans.results import Notice, Plan, Rows, Sample, Tokens
+from trainer_core.plans.results import Estimate, Notice, Plan, Rows, Sample, Tokens
+from trainer_core.plans.sample import sampled
+from trainer_core.plans.scale import scaled
 from trainer_core.plans.size import shape_of
 from trainer_core.plans.steps import planned_steps
 from trainer_core.prepare import prepared_folder
@@ -64,21 +66,47 @@ def plan(
     """
     _require_some(samples)
     found = _looked_at(launch, secrets, emit)
-    spec, data, work = found.spec, found.data, Path(launch.paths.work)
+    said = _said(found, samples)
+    if probe:
+        spec = found.spec if found.trains else launch.spec
+        resolved = launch.model_copy(update={"spec": spec})
+        said.memory.probe = measured(resolved, secrets, found.data, said.memory.total_gb, emit)
+    return said
+
+
+def estimate(
+    launch: Launch,
+    secrets: Mapping[str, str],
+    first: int,
+    *,
+    samples: int | None = None,
+    emit: Emit | None = None,
+) -> Estimate:
+    """What `plan` would say, told by about `first` training rows: the first ones of each source.
+
+    Nothing behind them is read or fetched, and a run does not use them. Raises as `plan` does.
+    """
+    _require_some(samples)
+    _require_some(first)
+    hardware, resolved, trains = _resolved(launch)
+    here = launch.model_copy(update={"spec": resolved.spec})
+    sample = sampled(here, secrets, first, emit)
+    found = _Found(launch, secrets, hardware, resolved, sample.data, trains)
+    return scaled(_said(found, samples), resolved.spec, sample)
+
+
+def _said(found: _Found, samples: int | None) -> Plan:
+    spec, data, work = found.spec, found.data, Path(found.launch.paths.work)
     shape = _shape(found)
     steps = planned_steps(spec, data) if found.trains else None
-    memory = memory_of(spec, shape, data, found.hardware, trains=found.trains)
-    if probe:
-        resolved = launch.model_copy(update={"spec": spec if found.trains else launch.spec})
-        memory.probe = measured(resolved, secrets, data, memory.total_gb, emit)
     return Plan(
-        task=launch.spec.task.type,
+        task=found.launch.spec.task.type,
         model=spec.model.name_or_path,
         device=f"{found.hardware.gpus} GPUs" if found.hardware.gpus else "cpu",
         steps=steps,
         rows=_rows(data),
         tokens=_tokens(spec, data.report),
-        memory=memory,
+        memory=memory_of(spec, shape, data, found.hardware, trains=found.trains),
         disk=disk_of(spec, shape, data, work, steps),
         warnings=_warnings(found),
         samples=[] if samples is None else _samples(found, samples),
@@ -98,12 +126,17 @@ def _require_some(samples: int | None) -> None:
         raise InvalidSpec(f"{samples} samples cannot be shown: ask for 1 or more", "samples")
 
 
-def _looked_at(launch: Launch, secrets: Mapping[str, str], emit: Emit | None) -> _Found:
+def _resolved(launch: Launch) -> tuple[Hardware, Resolved, bool]:
+    """For what hardware, as what, and whether anything is trained."""
     hardware = detect_hardware(launch)
     if problems := check(launch.spec, hardware):
         raise InvalidSpec("; ".join(problem.message for problem in problems))
     trains = task_of(launch.spec).FACTS.trains
-    resolved = resolve(evaluated(launch.spec), hardware, local_parameters(launch))
+    return hardware, resolve(evaluated(launch.spec), hardware, local_parameters(launch)), trains
+
+
+def _looked_at(launch: Launch, secrets: Mapping[str, str], emit: Emit | None) -> _Found:
+    hardware, resolved, trains = _resolved(launch)
     here = launch.model_copy(update={"spec": resolved.spec})
     folder = prepared_folder(here, secrets, emit)
     data = open_prepared(folder, resolved.spec.evaluation.max_samples)

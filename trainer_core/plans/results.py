@@ -134,3 +134,29 @@ class Plan(BaseModel):
     disk: Disk
     warnings: list[Notice]
     samples: list[Sample]
+
+
+class Interval(BaseModel):
+    """A number that a sample tells: between `low` and `high`, and likely in the middle."""
+
+    low: float
+    likely: float
+    high: float | None = Field(description="None: nothing tells how much more there is.")
+
+
+class Bounds(BaseModel):
+    """How far the numbers of a sample may be from those of all rows."""
+
+    sampled: int = Field(description="Rows that were read.")
+    rows: Interval = Field(description="Rows of all sources that are read.")
+    train: Interval = Field(description="Prepared rows to train on.")
+    tokens: Interval = Field(description="Tokens of all training rows.")
+    trained_share: Interval | None = Field(description="None for tasks that learn one thing a row.")
+    steps: Interval | None = Field(description="None for a task that trains nothing.")
+    method: str = Field(description="How the bounds come about.")
+
+
+class Estimate(Plan):
+    """A plan by the first rows of each source; its numbers are the likely ones of `bounds`."""
+
+    bounds: Bounds

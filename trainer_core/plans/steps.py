@@ -15,12 +15,17 @@ def planned_steps(spec: TrainSpec, data: Prepared) -> Steps:
     task says (`TaskFacts.batches`), and ranks share them evenly (`rank_share`). Raises InvalidData
     for rows that make no batch.
     """
+    return steps_of(spec, task_of(spec).FACTS.batches(spec, data))
+
+
+def steps_of(spec: TrainSpec, micro_batches: int) -> Steps:
+    """Steps of a resolved spec whose epoch has so many micro-batches over all processes."""
     training = spec.training
     batch = training.per_device_train_batch_size or 1
     accumulated = training.gradient_accumulation_steps or 1
     processes = spec.distributed.processes or 1
     epochs = training.num_train_epochs or 1.0
-    batches = ceil(task_of(spec).FACTS.batches(spec, data) / processes)
+    batches = ceil(micro_batches / processes)
     per_epoch = max(ceil(batches / accumulated), 1)
     total = training.max_steps or ceil(epochs * per_epoch)
     return Steps(

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
+from trainer_core.hardware import Hardware
 from trainer_core.spec.base import Strict
 from trainer_core.spec.train import TrainSpec
 
@@ -63,4 +64,11 @@ class Launch(Strict):
         default_factory=dict,
         description="Sources that are read where they lie, as far as the run goes: `train/0` → "
         "objects, whose bytes whoever launched the run gives (`trainer_core/data/lent.py`).",
+    )
+    hardware: Hardware | None = Field(
+        None, description="What a plan is made for, where that is another machine than this one."
+    )
+    known_rows: dict[str, int] = Field(
+        default_factory=dict,
+        description="Rows of sources that were counted before: `train/0` → how many.",
     )
