@@ -32,6 +32,7 @@ from app.series.routes import router as series
 from app.settings import Settings, get_settings
 from app.targets.routes import router as targets
 from app.uploads.routes import router as uploads
+from app.xgen.routes import router as xgen
 
 # Every router of the API; there is no discovery.
 ROUTERS: tuple[APIRouter, ...] = (
@@ -48,6 +49,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     targets,
     secrets,
     keys,
+    xgen,
     health,
     docs.router,
 )

@@ -54,6 +54,15 @@ class Settings(BaseSettings):
         description="The hub that models are pushed to.",
     )
 
+    xgen_minio_urls: list[str] = Field(
+        default_factory=list,
+        description="Other addresses of the object store that XGen's forms may name.",
+    )
+    xgen_mlflow_urls: list[str] = Field(
+        default_factory=list,
+        description="Other addresses of the MLflow server that XGen's forms may name.",
+    )
+
     prepared_days: float = Field(30.0, description="Prepared data that no job has used so long go.")
     checkpoint_days: float = Field(
         30.0, description="Checkpoints of succeeded jobs go; those of others are kept for retries."

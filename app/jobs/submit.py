@@ -39,6 +39,7 @@ class Submission:
     idempotency_key: str | None = None
     origin: Origin = field(default_factory=Origin)
     once: Once | None = None  # for a call whose content is not the spec; see `once_for`
+    warnings: tuple[Warn, ...] = ()  # of whoever made the spec
 
 
 def once_for(key: str | None, asked: list[Any]) -> Once:
@@ -134,7 +135,9 @@ def _checked(session: Session, submission: Submission, settings: Settings) -> Ne
         target="local" if spec.compute.target == "auto" else spec.compute.target,
         spec=as_given(spec),
         resolved=resolved,
-        warnings=[w.model_dump() for w in (*warnings, *_warn_of_hosts(hosts))],
+        warnings=[
+            w.model_dump() for w in (*submission.warnings, *warnings, *_warn_of_hosts(hosts))
+        ],
         max_attempts=spec.retry.max_attempts,
         retry_of=origin.retry_of,
         clone_of=origin.clone_of,

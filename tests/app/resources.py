@@ -99,6 +99,7 @@ _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "uploads": upload,
     "models": model,
     "targets": host,
+    "api": job,
 }
 _NEEDS_FINISHED = {("delete", "/jobs/{job_id}"), ("post", "/jobs/{job_id}/retry")}
 _NEEDS_PUSH = ("post", "/jobs/{job_id}/hub/retry")

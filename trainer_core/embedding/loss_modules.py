@@ -7,7 +7,7 @@ from trainer_core.embedding.losses import NUMBERS, Shape
 from trainer_core.errors import InvalidSpec
 from trainer_core.spec import SentenceTransformerTask
 
-_CLASSES = {
+CLASSES = {
     "mnrl": "MultipleNegativesRankingLoss",
     "cached_mnrl": "CachedMultipleNegativesRankingLoss",
     "gist": "GISTEmbedLoss",
@@ -51,7 +51,7 @@ def loss_module(
             "embedding_dimension": model.get_embedding_dimension(),
             "num_labels": max(2, len(shape.labels)),
         }
-    loss = getattr(losses, _CLASSES[name])(model, **options)
+    loss = getattr(losses, CLASSES[name])(model, **options)
     if task.matryoshka_dims is not None:
         loss = losses.MatryoshkaLoss(
             model,

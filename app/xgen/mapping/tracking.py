@@ -1,0 +1,62 @@
+"""Names of project and run, addresses of services, and fields that nobody knows."""
+
+import re
+
+from app.xgen.mapping.draft import Draft, shown
+from app.xgen.urls import same_place
+
+REFERENCE = "xgen/run"
+"""The label with `mlflow_run_id`: it finds the job for `status` and `stop`."""
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME = 100
+_LONGEST_REFERENCE = 255
+_MOST_UNKNOWN = 50
+
+
+def describe(draft: Draft) -> None:
+    """Fill the block `tracking`, the job's name and its labels."""
+    form = draft.form
+    if len(form.mlflow_run_id) > _LONGEST_REFERENCE - 5 or len(form.project_name) > 250:
+        long = "project_name" if len(form.project_name) > 250 else "mlflow_run_id"
+        draft.refuse(long, "is longer than 250 characters: shorten it")
+    draft.put("labels", {REFERENCE: form.mlflow_run_id}, "mlflow_run_id")
+    name = _NOT_IN_NAMES.sub("-", form.project_name).strip("._-")[:_LONGEST_NAME]
+    if name:
+        draft.put("name", name, "project_name")
+    draft.put("tracking.mlflow.experiment", form.project_name, "project_name")
+    draft.put("tracking.mlflow.run_name", form.mlflow_run_id, "mlflow_run_id")
+    tags = {"xgen.model_commit_msg": form.model_commit_msg}
+    draft.put("tracking.mlflow.tags", tags, "model_commit_msg")
+
+
+def urls(draft: Draft) -> None:
+    """Refuse addresses that are not this service's own: they come from a browser."""
+    settings = draft.around.settings
+    stores = [settings.s3_endpoint, settings.s3_public_endpoint, *settings.xgen_minio_urls]
+    trackers = [settings.mlflow_url, *settings.xgen_mlflow_urls]
+    _check(draft, "minio_url", stores, "POLAR_XGEN_MINIO_URLS")
+    _check(draft, "mlflow_url", trackers, "POLAR_XGEN_MLFLOW_URLS")
+
+
+def _check(draft: Draft, name: str, known: list[str | None], setting: str) -> None:
+    given = getattr(draft.form, name)
+    if given and not any(same_place(given, one) for one in known if one):
+        draft.refuse(
+            name,
+            f"is {shown(_without_password(given))}, which is not this service's: leave it empty, or"
+            f" have the operator add it to {setting}",
+        )
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//…@", url)
+
+
+def unknown(draft: Draft) -> None:
+    """Say of fields that the form does not have that they have no effect."""
+    names = list(draft.form.model_extra or {})
+    for name in names[:_MOST_UNKNOWN]:
+        draft.warn(name[:64], "has no effect: this service does not know this field")
+    if len(names) > _MOST_UNKNOWN:
+        more = len(names) - _MOST_UNKNOWN
+        draft.warn("form", f"has {more} more fields that this service does not know")
