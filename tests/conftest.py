@@ -3,6 +3,7 @@
 import os
 import secrets
 import sys
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -21,6 +22,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:  # its reports come to one process
         last = report.longreprtext.splitlines()[-30:]
         print("", report.nodeid, report.when, *last, sep="\n", file=sys.__stdout__, flush=True)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Three of four tests that are `sampled` are `slow`: always the same ones, wherever."""
+    for item in items:
+        if item.get_closest_marker("sampled") and zlib.crc32(item.nodeid.encode()) % 4:
+            item.add_marker("slow")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -95,6 +95,7 @@ def reconciler(variables: dict[str, str], tmp_path: Path) -> Iterator[Path]:
     assert process.wait(40) == 0, log.read_text()
 
 
+@pytest.mark.sampled
 def test_a_job_runs_on_the_next_releases_schema(
     database_url: str,
     variables: dict[str, str],
@@ -130,6 +131,7 @@ def test_a_newer_schema_needs_a_note_that_it_still_serves_us(note: str | None) -
         check(Schema("9999", note))
 
 
+@pytest.mark.sampled
 def test_a_schema_that_is_too_new_is_refused_by_everything(
     database_url: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_schema_that_is_too_new_is_refused_by_everything(
     assert _revision(database_url) == "9999"  # nobody touched it
 
 
+@pytest.mark.sampled
 def test_a_schema_that_is_too_old_is_refused_until_it_is_migrated(
     database_url: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +165,7 @@ def test_a_schema_that_is_too_old_is_refused_until_it_is_migrated(
         wait_until(lambda: httpx.get(f"{api.url}/readyz").json()["missing"] == ["database"])
 
 
+@pytest.mark.sampled
 def test_an_api_starts_while_the_database_is_away(
     variables: dict[str, str],
 ) -> None:

@@ -52,8 +52,8 @@ a tenth of what a host may be silent in the real world and all of it here; a job
 it meanwhile says `machine_lost`. The job that is cancelled would run for ever otherwise; its losses
 are compared up to the last step of the undisturbed run.
 
-`make test` runs an eighth of the waves, chosen by `POLAR_DRILL_SEED` (0 where it is not set), from
-those that share one stack: disks of their own and other dates need stacks of their own and are
+`make test` runs a sixteenth of the waves, chosen by `POLAR_DRILL_SEED` (0 where it is not set),
+from those that share one stack: disks of their own and other dates need stacks of their own and are
 left to `make drill`. The seed also chooses the moment of each `kill`, `reset`, `failover` and
 `flush` within the first {lead:g} s.
 

@@ -17,10 +17,10 @@ def test_every_component_has_every_fault_that_can_be_or_a_reason():
     assert {fault for _, fault in waves} == set(cells.FAULTS)
 
 
-def test_an_eighth_is_an_eighth_and_the_seed_chooses_it(monkeypatch):
+def test_a_sixteenth_is_a_sixteenth_and_the_seed_chooses_it(monkeypatch):
     monkeypatch.delenv("POLAR_DRILL_SEED", raising=False)
-    first = cells.eighth()
-    assert len(first) == len(cells.COMMON_WAVES) // 8
-    assert cells.eighth() == first
+    first = cells.sixteenth()
+    assert len(first) == len(cells.COMMON_WAVES) // 16
+    assert cells.sixteenth() == first
     monkeypatch.setenv("POLAR_DRILL_SEED", "1")
-    assert cells.eighth() != first
+    assert cells.sixteenth() != first

@@ -25,8 +25,8 @@ SMALL = {"postgres": 400 * 2**20, "valkey": 16 * 2**20, "s3": 256 * 2**20, "atte
 
 
 def marked(waves: list[cells.Wave]) -> list[object]:
-    """Parameters, of which `make test` runs a seeded eighth."""
-    chosen = [] if cells.everything() else cells.eighth()
+    """Parameters, of which `make test` runs a seeded sixteenth."""
+    chosen = [] if cells.everything() else cells.sixteenth()
     return [
         pytest.param(wave, id=wave.id, marks=[] if wave in chosen else pytest.mark.drill)
         for wave in waves

@@ -49,6 +49,7 @@ def test_preparing_before_anybody_began(world: World):
         cancelled(world, job_id)
 
 
+@pytest.mark.sampled
 def test_preparing(world: World):
     job_id = world.submit(rows="many.jsonl", task={"max_length": 65})
     wait_until(
@@ -61,6 +62,7 @@ def test_preparing(world: World):
     assert world.sql("SELECT status FROM preparations WHERE job_id = %s", job_id) == [("failed",)]
 
 
+@pytest.mark.sampled
 def test_provisioning(world: World):
     with world.frozen("worker"):
         job_id = world.submit()
@@ -68,6 +70,7 @@ def test_provisioning(world: World):
         cancelled(world, job_id)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("phase", ["loading", "training", "evaluating", "publishing"])
 def test_in_the_trainers_phase(world: World, phase: str):
     job_id = world.submit(
@@ -82,6 +85,7 @@ def test_in_the_trainers_phase(world: World, phase: str):
     cancelled(world, job_id)
 
 
+@pytest.mark.sampled
 def test_a_trainer_that_does_not_listen_is_killed_after_the_grace_time(world: World):
     job_id = world.submit(steps=100_000)
     world.freeze_at(job_id, "training")

@@ -19,6 +19,7 @@ def _in_service_again(world: World) -> Iterator[None]:
     world.client.undrain(world.sql(HOST)[0][0])
 
 
+@pytest.mark.sampled
 def test_a_drained_host_finishes_what_it_has_and_gets_nothing_new(world: World):
     job_id = submit(world)
     trainer = world.freeze_after(job_id, 5)
@@ -36,6 +37,7 @@ def test_a_drained_host_finishes_what_it_has_and_gets_nothing_new(world: World):
     world.until(waiting, "succeeded")
 
 
+@pytest.mark.sampled
 def test_drained_now_a_job_moves_with_its_losses(world: World, undisturbed: dict[int, float]):
     job_id = submit(world)
     trainer = world.freeze_after(job_id, 12)
@@ -53,6 +55,7 @@ def test_drained_now_a_job_moves_with_its_losses(world: World, undisturbed: dict
     assert world.losses(job_id) == undisturbed
 
 
+@pytest.mark.sampled
 def test_a_worker_that_is_told_to_end_hands_back_whole(world: World, undisturbed: dict[int, float]):
     """The stack starts it again, and the job goes on where it was."""
     job_id = submit(world)
@@ -69,6 +72,7 @@ def test_a_worker_that_is_told_to_end_hands_back_whole(world: World, undisturbed
     assert world.losses(job_id) == undisturbed
 
 
+@pytest.mark.sampled
 def test_a_prepare_worker_that_is_told_to_end_hands_back(world: World):
     job_id = world.submit(rows="many.jsonl", task={"max_length": 62})
     preparation = "SELECT status, tries FROM preparations WHERE job_id = %s"

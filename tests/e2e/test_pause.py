@@ -79,6 +79,7 @@ def test_paused_in_training_the_losses_are_the_undisturbed_runs(
     assert world.losses(job_id) == undisturbed
 
 
+@pytest.mark.sampled
 def test_full_fine_tuning_paused_twice(world: World):
     first = submit(world, adapter=None)
     world.until(first, "succeeded")
@@ -92,6 +93,7 @@ def test_full_fine_tuning_paused_twice(world: World):
     assert world.losses(job_id) == world.losses(first)
 
 
+@pytest.mark.sampled
 def test_paused_while_its_data_is_prepared(world: World):
     job_id = world.submit(rows="many.jsonl", task={"max_length": 63})
     running = "SELECT 1 FROM preparations WHERE job_id = %s AND status = 'running'"
@@ -104,6 +106,7 @@ def test_paused_while_its_data_is_prepared(world: World):
     resumed(world, job_id)
 
 
+@pytest.mark.sampled
 def test_paused_while_provisioning(world: World):
     """As people do it, at the command line."""
     with world.frozen("worker"):
@@ -115,6 +118,7 @@ def test_paused_while_provisioning(world: World):
     world.until(job_id, "succeeded")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("phase", ["loading", "evaluating"])
 def test_paused_in_the_trainers_phase(world: World, phase: str):
     blocks: dict[str, Any] = {
@@ -133,6 +137,7 @@ def test_paused_in_the_trainers_phase(world: World, phase: str):
     assert world.losses(job_id) == world.losses(first)
 
 
+@pytest.mark.sampled
 def test_once_the_model_is_being_published_it_is_too_late(world: World):
     job_id = world.submit(steps=3)
     trainer = world.freeze_at(job_id, "publishing")
@@ -145,6 +150,7 @@ def test_once_the_model_is_being_published_it_is_too_late(world: World):
     assert world.get(job_id)["pause_requested_at"] is None
 
 
+@pytest.mark.sampled
 def test_a_pause_that_is_taken_back_disturbs_nothing(world: World, undisturbed: dict[int, float]):
     job_id = submit(world)
     trainer = world.freeze_after(job_id, 12)
@@ -156,6 +162,7 @@ def test_a_pause_that_is_taken_back_disturbs_nothing(world: World, undisturbed: 
     assert world.losses(job_id) == undisturbed
 
 
+@pytest.mark.sampled
 def test_a_cancel_overtakes_a_pause(world: World):
     job_id = submit(world)
     trainer = world.freeze_after(job_id, 5)
@@ -168,6 +175,7 @@ def test_a_cancel_overtakes_a_pause(world: World):
     assert [a["outcome"] for a in job["attempts"]] == ["cancelled"]
 
 
+@pytest.mark.sampled
 def test_a_trainer_that_does_not_listen_is_paused_by_force(
     world: World, undisturbed: dict[int, float]
 ):

@@ -26,6 +26,7 @@ def uploaded(world: World) -> Json:
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("task", "place"), [("clm", "s3"), ("sft", "dataset")])
 def test_a_job_on_a_stream(world: World, uploaded: Json, task: str, place: str) -> None:
     """A tenth of the held-out loss is gone; of 4000 rows as many are prepared as 24 steps take, and

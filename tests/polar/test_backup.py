@@ -148,6 +148,7 @@ def _goes_on(connection: database.Connection, manifest: Manifest) -> None:
     assert old[1] < manifest.next_transaction < new[0]
 
 
+@pytest.mark.sampled
 def test_a_damaged_backup_and_a_filled_folder_are_refused(taken: Taken, tmp_path: Path) -> None:
     broken = tmp_path / "b.tar"
     content = bytearray(taken.backup.read_bytes())
@@ -182,6 +183,7 @@ def test_a_restore_that_was_killed_is_no_installation(tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests already run as an ordinary user")
 def test_an_ordinary_user_restores_and_backs_up(taken: Taken, tmp_path: Path) -> None:
     user = tmp_path / "사용자"
@@ -233,6 +235,7 @@ def external(
     get_engine.cache_clear()
 
 
+@pytest.mark.sampled
 def test_services_that_the_environment_names_are_backed_up(
     external: Place, s3: S3, tmp_path: Path
 ) -> None:
@@ -254,6 +257,7 @@ def test_services_that_the_environment_names_are_backed_up(
     assert "without the key of the stored secrets" in done.stdout
 
 
+@pytest.mark.sampled
 def test_what_the_store_has_lost_is_told_and_the_backup_stays(
     external: Place, s3: S3, seaweed: SeaweedFS, tmp_path: Path
 ) -> None:

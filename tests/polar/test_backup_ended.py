@@ -74,6 +74,7 @@ def drafts(target: Path) -> list[Path]:
     return list(target.parent.glob(f".{target.name}.*.partial"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["b", "b.tar"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_backup_that_is_told_to_end_leaves_nothing(
@@ -89,6 +90,7 @@ def test_a_backup_that_is_told_to_end_leaves_nothing(
     assert not (taken.home.path / "postgres" / "postmaster.pid").exists()  # it ended in order
 
 
+@pytest.mark.sampled
 def test_a_backup_whose_terminal_is_closed_leaves_nothing(taken: Taken, tmp_path: Path) -> None:
     target = tmp_path / "b"
     ours, theirs = pty.openpty()
@@ -112,6 +114,7 @@ def test_a_backup_whose_terminal_is_closed_leaves_nothing(taken: Taken, tmp_path
     assert not any(proctree.is_alive(each.identity) for each in below)
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 def test_what_a_killed_backup_has_left_goes_with_the_next_one(taken: Taken, tmp_path: Path) -> None:
     target, other = tmp_path / "b [1]*", tmp_path / "other"
@@ -127,6 +130,7 @@ def test_what_a_killed_backup_has_left_goes_with_the_next_one(taken: Taken, tmp_
     check(Archive(target), lambda *_: None)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("existed", [True, False], ids=["empty folder", "no folder"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_restore_that_is_told_to_end_leaves_the_folder_as_it_was(
@@ -143,6 +147,7 @@ def test_a_restore_that_is_told_to_end_leaves_the_folder_as_it_was(
     assert list(tmp_path.rglob("*")) == ([home.path] if existed else [])
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 def test_what_a_killed_restore_has_left_is_no_installation_and_is_restored_over(
     taken: Taken, tmp_path: Path
@@ -159,6 +164,7 @@ def test_what_a_killed_restore_has_left_is_no_installation_and_is_restored_over(
     assert {each.name for each in home.path.iterdir()} == {"postgres", "s3", "secrets"}
 
 
+@pytest.mark.sampled
 def test_one_that_was_killed_while_it_moved_is_refused(taken: Taken, tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     (home.restoring / "s3").mkdir(parents=True)
@@ -171,6 +177,7 @@ def test_one_that_was_killed_while_it_moved_is_refused(taken: Taken, tmp_path: P
     assert (home.restoring / "s3").exists()
 
 
+@pytest.mark.sampled
 def test_a_stack_that_comes_first_is_not_restored_over(taken: Taken, tmp_path: Path) -> None:
     """Nor is what it has laid removed when the restore gives up."""
     home = empty_home(tmp_path / "home")

@@ -127,6 +127,7 @@ def test_a_lock_that_is_removed_while_it_is_held_is_nobodys(lock: Path) -> None:
             assert json.loads(lock.read_text())["what"] == "second"
 
 
+@pytest.mark.sampled
 def test_every_command_says_who_works_on_the_folder(tmp_path: Path) -> None:
     """A restore or back-up holds it: nothing starts or stops there, and nothing is laid."""
     home = Home(tmp_path / "데이터 폴더")

@@ -38,6 +38,7 @@ def run(home: Home, *arguments: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sampled
 def test_ports_that_are_taken_meanwhile_are_chosen_anew(tmp_path: Path) -> None:
     home = empty_home(tmp_path / "집 home")
     found = run(home, PORT_TRIES - 1)
@@ -49,6 +50,7 @@ def test_ports_that_are_taken_meanwhile_are_chosen_anew(tmp_path: Path) -> None:
     assert home.settings()["ports"]["api"] == port  # type: ignore[index]
 
 
+@pytest.mark.sampled
 def test_it_ends_with_the_ports_number_when_they_are_taken_again_and_again(tmp_path: Path) -> None:
     home = empty_home(tmp_path / "home")
     found = run(home, 100)
@@ -61,6 +63,7 @@ def test_it_ends_with_the_ports_number_when_they_are_taken_again_and_again(tmp_p
     )
 
 
+@pytest.mark.sampled
 def test_a_stop_is_heard_while_a_start_without_its_port_is_cleared_away(tmp_path: Path) -> None:
     """It does not start again on other ports, and nothing has failed."""
     home = empty_home(tmp_path / "home")
@@ -89,6 +92,7 @@ def test_a_port_that_another_one_had_is_not_given_twice(tmp_path: Path) -> None:
     assert len(set(after.values())) == len(PORTS)
 
 
+@pytest.mark.sampled
 def test_up_on_a_taken_port_names_it_and_leaves_nothing_running(tmp_path: Path) -> None:
     home = Home(tmp_path / "데이터 폴더")
     with socket.create_server((LOOPBACK, 0)) as other:
@@ -103,6 +107,7 @@ def test_up_on_a_taken_port_names_it_and_leaves_nothing_running(tmp_path: Path) 
         assert (done.returncode, "--port" in done.stderr) == (2, True)
 
 
+@pytest.mark.sampled
 def test_the_service_by_itself_names_a_taken_port(tmp_path: Path) -> None:
     """As in a container: the port is given, and no other will do."""
     with socket.create_server((LOOPBACK, 0)) as other:
@@ -127,6 +132,7 @@ def test_the_service_by_itself_names_a_taken_port(tmp_path: Path) -> None:
     assert "address already in use" in done.stderr
 
 
+@pytest.mark.sampled
 def test_services_of_a_backup_choose_other_ports_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,7 @@ def run_guarded(code: str, address: str, allow: str = "") -> subprocess.Complete
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("client", CLIENTS)
 def test_b32_no_client_of_a_guarded_process_gets_inside(client: str, inside: str) -> None:
     if client in ("aiohttp", "fsspec", "requests"):
@@ -288,6 +289,7 @@ def card(pattern: str) -> bytes:
     return text.encode()
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_a_data_set_of_the_hub_with_a_card_is_read(tmp_path: Path, hub: str) -> None:
     Hub.card, Hub.files = card("rows.jsonl"), {"rows.jsonl": b'{"text": "hello"}\n' * 3}
@@ -295,6 +297,7 @@ def test_a_data_set_of_the_hub_with_a_card_is_read(tmp_path: Path, hub: str) -> 
     assert said["reason"] is None, said
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_b32_a_data_sets_card_cannot_name_files_of_this_machine(tmp_path: Path, hub: str) -> None:
     (tmp_path / "key.txt").write_text("CANARY-of-this-host\n" * 3)
@@ -305,6 +308,7 @@ def test_b32_a_data_sets_card_cannot_name_files_of_this_machine(tmp_path: Path, 
     assert "CANARY" not in json.dumps(said)
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_b32_a_data_sets_card_cannot_name_services_of_this_network(
     tmp_path: Path, hub: str, inside: str
@@ -328,6 +332,7 @@ def test_b32_names_that_mean_something_else_than_a_data_set_are_refused(name: st
         list(read_dataset(source, "data.train[0]", {}))
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_b34_archives_with_readers_of_their_own_are_not_read(tmp_path: Path, hub: str) -> None:
     Hub.card, Hub.files = card("rows.tar"), {"rows.tar": b"\0" * 10240}

@@ -181,6 +181,7 @@ def packed(block: bytes, times: int) -> bytes:
     return b"".join([*(pack.compress(block) for _ in range(times)), pack.flush()])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz", "a.csv.gz"])
 def test_a_compressed_file_of_nothing_that_grows_a_thousandfold(api: Api, name: str) -> None:
     said = refused(upload(api, name, packed(b"\n" * MIB, 1024)), 422)

@@ -154,6 +154,7 @@ def run(folder: Path, hub: Hub, out: Path, token: str | None) -> tuple[int, str]
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 @pytest.mark.parametrize("private", [True, False])
 def test_a_run_without_a_service_pushes_what_it_made(
@@ -178,6 +179,7 @@ def test_a_run_without_a_service_pushes_what_it_made(
     assert TOKEN not in said
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_a31_a_hub_that_refuses_costs_a_run_nothing(folder: Path, hub: Hub, tmp_path: Path) -> None:
     hub.faults.append(Fault("/api/", 403, {"error": f"not with {TOKEN}"}))

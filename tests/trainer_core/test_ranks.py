@@ -70,12 +70,14 @@ def together(folder: Path, what: str) -> str:
     return done.stdout
 
 
+@pytest.mark.sampled
 def test_a_rank_waits_longer_than_torch_for_one_that_is_busy(tmp_path: Path) -> None:
     (first, _), (second, waited) = json.loads(together(tmp_path, LATE))
     assert (first, second) == (0, 1)
     assert waited > WAIT
 
 
+@pytest.mark.sampled
 def test_a_rank_does_not_wait_for_one_that_has_ended(tmp_path: Path) -> None:
     """Stopped while it measured alone, say: the rest need not be killed."""
     assert together(tmp_path, GONE) == "rank 0 ended while the others waited for it\n"

@@ -221,6 +221,7 @@ def with_tokenizer(folder: Path, source: dict[str, Any]) -> Launch:
 PRIVATE = {"source": "hub", "path": "owner/data", "token": {"secret": "hub-token"}}
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_data_set_of_the_hub_with_a_token(hub: str, tmp_path: Path) -> None:
     given = with_tokenizer(tmp_path, PRIVATE)
@@ -230,6 +231,7 @@ def test_data_set_of_the_hub_with_a_token(hub: str, tmp_path: Path) -> None:
     assert (report.rows_kept, report.formats) == (3, {"train/0": "text"})
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_data_set_that_the_hub_does_not_give(hub: str, tmp_path: Path) -> None:
     given = with_tokenizer(tmp_path, {"source": "hub", "path": "owner/data"})
@@ -239,6 +241,7 @@ def test_data_set_that_the_hub_does_not_give(hub: str, tmp_path: Path) -> None:
     assert "give data.train[0].token" in message
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_hub_that_is_not_there(tmp_path: Path) -> None:
     given = with_tokenizer(tmp_path, {"source": "hub", "path": "owner/data"})
@@ -262,6 +265,7 @@ def rude() -> Iterator[tuple[str, list[int]]]:
         server.shutdown()
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 @pytest.mark.parametrize("hangs_up", [True, False])
 def test_a_hub_that_does_not_answer_is_asked_a_few_times_and_named(
@@ -277,6 +281,7 @@ def test_a_hub_that_does_not_answer_is_asked_a_few_times_and_named(
     assert len(rude[1]) == (3 if hangs_up else 0)
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_a_data_set_of_a_hub_that_hangs_up(tmp_path: Path, rude: tuple[str, list[int]]) -> None:
     given = with_tokenizer(tmp_path, {"source": "hub", "path": "owner/data"})
@@ -293,6 +298,7 @@ def test_secret_that_does_not_exist(tmp_path: Path) -> None:
     assert "there is no secret 'hub-token'" in message
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_local_folder_is_not_read_as_a_hub_data_set(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(LINE)
@@ -314,6 +320,7 @@ except TrainerError as error:
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.train
 def test_key_of_what_the_hub_does_not_have(hub: str, tmp_path: Path) -> None:
     given = launch(PRIVATE)

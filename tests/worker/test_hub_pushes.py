@@ -175,6 +175,7 @@ def test_large_files_go_in_the_parts_that_the_hub_asks_for(world: World):
     assert len(world.hub.parts) == 4  # 3 MiB and 17 bytes
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("status", [500, 503, 409])
 def test_a31_a_hub_that_fails_delays_the_push_and_nothing_else(world: World, status: int):
     job_id, held = world.job()
@@ -204,6 +205,7 @@ def test_tries_come_ever_later_and_as_late_as_the_hub_asks(world: World):
     assert [service.backoff(0, asked) for asked in (30.0, 86_400.0)] == [30.0, 3600.0]
 
 
+@pytest.mark.sampled
 def test_a_hub_that_asks_for_time_gets_it(world: World):
     job_id, held = world.job()
     headers = {"Retry-After": "120"}
@@ -224,6 +226,7 @@ def nobody() -> str:
         return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
+@pytest.mark.sampled
 def test_a_hub_that_is_not_there_is_asked_again_for_a_week(world: World):
     job_id, held = world.job()
     world.publish(held)
@@ -251,6 +254,7 @@ EXPIRED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Messag
 TIMEOUT = b"<Error><Code>RequestTimeout</Code><Message>Your socket was idle</Message></Error>"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("part", [None, 2**20])
 @pytest.mark.parametrize(
     ("status", "body", "says"),
@@ -274,6 +278,7 @@ def test_what_the_storage_of_a_hub_refuses_is_tried_again(
     assert laid(world.hub) == MODEL
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("status", "says"),
     [
@@ -306,6 +311,7 @@ def test_what_somebody_must_change_is_said_and_waits_for_a_retry(
         service.retry(session, PROJECT, job_id)
 
 
+@pytest.mark.sampled
 def test_a_token_that_was_replaced_is_the_one_that_is_used(world: World):
     job_id, held = world.job()
     world.secret("hf_an_old_one_that_is_not_valid")
@@ -324,6 +330,7 @@ def test_a_token_that_was_replaced_is_the_one_that_is_used(world: World):
     assert world.ref(job_id).state == "pushed"
 
 
+@pytest.mark.sampled
 def test_a_public_repository_is_refused_unless_that_is_wanted(world: World):
     world.hub.create(REPO, private=False)
     job_id, held = world.job()
@@ -346,6 +353,7 @@ def test_a_branch_is_made_and_main_stays(world: World):
     assert world.hub.commits(REPO) == []
 
 
+@pytest.mark.sampled
 def test_what_an_earlier_push_laid_is_replaced_and_what_others_laid_stays(world: World):
     _, held = world.job()
     world.publish(held)
@@ -395,6 +403,7 @@ def test_checkpoints_are_pushed_as_the_strategy_says(world: World, strategy: str
     assert world.ref(job_id).kind == "model"
 
 
+@pytest.mark.sampled
 def test_a_checkpoint_that_did_not_leave_in_time_is_passed_over(world: World):
     job_id, held = world.job(strategy="every_save")
     world.save(held, 4, checkpoint(4))
@@ -406,6 +415,7 @@ def test_a_checkpoint_that_did_not_leave_in_time_is_passed_over(world: World):
     assert world.pusher.push_next() == 0
 
 
+@pytest.mark.sampled
 def test_what_is_wanted_during_a_push_is_pushed_after_it(world: World):
     _, held = world.job(strategy="every_save")
     world.save(held, 4, checkpoint(4))
@@ -423,6 +433,7 @@ def test_what_is_wanted_during_a_push_is_pushed_after_it(world: World):
     assert one("SELECT state FROM hub_pushes") == "pushed"
 
 
+@pytest.mark.sampled
 def test_a_checkpoint_that_went_while_it_was_pushed_leaves_its_place_without_a_word(world: World):
     job_id, held = world.job(strategy="every_save")
     world.save(held, 4, checkpoint(4))
@@ -443,6 +454,7 @@ def test_a_checkpoint_that_went_while_it_was_pushed_leaves_its_place_without_a_w
     assert [event["state"] for event in world.told()] == ["pushed"]
 
 
+@pytest.mark.sampled
 def test_a_checkpoint_stays_as_long_as_it_is_pushed(world: World):
     job_id, held = world.job(strategy="every_save")
     world.save(held, 4, checkpoint(4))
@@ -464,6 +476,7 @@ def test_a_checkpoint_stays_as_long_as_it_is_pushed(world: World):
     assert [step for (step,) in rows(retired)] == [4, 8]
 
 
+@pytest.mark.sampled
 def test_what_made_an_earlier_push_fail_is_not_said_of_the_next(world: World):
     job_id, held = world.job(strategy="every_save")
     world.hub.faults.append(Fault("^/api/", 403))
@@ -477,6 +490,7 @@ def test_what_made_an_earlier_push_fail_is_not_said_of_the_next(world: World):
     assert (ref.state, ref.message) == ("pending", None)
 
 
+@pytest.mark.sampled
 def test_a_wish_that_is_not_valid_any_more_holds_up_nobody(world: World):
     job_id, held = world.job()
     change = "jsonb_set(spec, '{publish,hub,strategy}', '\"of_old\"')"
@@ -496,6 +510,7 @@ def test_a_wish_that_is_not_valid_any_more_holds_up_nobody(world: World):
     assert world.ref(job_id).state == "failed"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("program", "says"),
     [("/none/such", "could not be started here"), ("/bin/false", "ended by exit code 1")],
@@ -515,6 +530,7 @@ def test_a_process_that_does_not_start_is_a_failure_like_others(
     assert world.ref(job_id).state == "pushed"
 
 
+@pytest.mark.sampled
 def test_the_run_lock_is_not_for_everybody(world: World):
     made = {**MODEL, "run_lock.json": b'{"spec": {"data": "s3://our-bucket/customers"}}'}
     for private in (True, False):
@@ -568,6 +584,7 @@ def test_files_that_are_gone_or_damaged_are_said(world: World):
     assert "not in the store any more" in world.ref(job_id).message
 
 
+@pytest.mark.sampled
 def test_a_restored_service_does_not_push_by_itself(world: World):
     job_id, held = world.job()
     world.publish(held)
@@ -595,6 +612,7 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.sampled
 def test_a_push_whose_holder_was_killed_is_made_by_another_once(world: World):
     job_id, held = world.job()
     world.publish(held)
@@ -620,6 +638,7 @@ def test_a_push_whose_holder_was_killed_is_made_by_another_once(world: World):
     assert world.ref(job_id).commit == world.hub.commits(REPO)[0].oid
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["lost", "stopping"])
 def test_a_push_that_is_not_ours_any_more_ends(
     world: World, how: str, monkeypatch: pytest.MonkeyPatch
@@ -701,6 +720,7 @@ except StoreUnavailable as error:
 """
 
 
+@pytest.mark.sampled
 def test_a_store_that_goes_away_while_files_are_sent_is_not_the_hubs_fault(world: World):
     done = subprocess.run(
         [sys.executable, "-c", TORN, world.hub.url, TOKEN],
@@ -752,6 +772,7 @@ def peak(world: World, size: int) -> int:
     return int(done.stderr.splitlines()[-1]) // 1024
 
 
+@pytest.mark.sampled
 def test_a_push_never_holds_a_model(world: World):
     size = 128 * 2**20
     assert peak(world, size) - peak(world, 2**20) < size / 2**20 / 4
