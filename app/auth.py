@@ -38,6 +38,13 @@ class Caller:
     project_id: str
     role: Role
     key_id: str | None
+    user: str | None = None
+    """The number of a gateway's user."""
+
+    @property
+    def budget(self) -> str | None:
+        """Whose requests are counted together; None: nobody's."""
+        return self.key_id or (self.user and f"user:{self.user}")
 
     @classmethod
     def anonymous(cls) -> "Caller":

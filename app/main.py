@@ -8,6 +8,7 @@ from typing import Any
 
 from anyio import to_thread
 from fastapi import APIRouter, FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from app import docs, openapi
 from app.artifacts.routes import router as artifacts
@@ -15,6 +16,9 @@ from app.capabilities.routes import router as capabilities
 from app.datasets.routes import router as datasets
 from app.datasets.temporary import clean_uploads
 from app.db import LoopStatements
+from app.doors.door import Door
+from app.doors.routes import router as doors
+from app.doors.tickets import Tickets
 from app.events.feed import Feed
 from app.events.routes import router as events
 from app.health.routes import router as health
@@ -49,6 +53,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     targets,
     secrets,
     keys,
+    doors,
     xgen,
     health,
     docs.router,
@@ -57,17 +62,19 @@ ROUTERS: tuple[APIRouter, ...] = (
 
 @contextlib.asynccontextmanager
 async def _lifespan(
-    settings: Settings, limit: RateLimit | None, app: FastAPI
+    settings: Settings, tickets: Tickets, limit: RateLimit | None, app: FastAPI
 ) -> AsyncIterator[None]:
     to_thread.current_default_thread_limiter().total_tokens = settings.threads
     clean_uploads(settings.home)
     app.state.statements = LoopStatements(settings)
     app.state.looks = Looks()
+    app.state.tickets = tickets
     try:
         async with Feed(settings).running() as app.state.feed:
             yield
     finally:
         await app.state.statements.close()
+        await tickets.close()
         if limit is not None:
             await limit.close()
 
@@ -86,11 +93,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """Return the API."""
     settings = settings or get_settings()
     limit = RateLimit(settings) if settings.rate_limit else None
+    tickets = Tickets(settings)
     app = Api(
         title="POLAR Trainer",
         version=importlib.metadata.version("polar-trainer"),
         description="Submit training jobs, watch them, and fetch what they made.",
-        lifespan=partial(_lifespan, settings, limit),
+        lifespan=partial(_lifespan, settings, tickets, limit),
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -99,7 +107,27 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     handle_errors(app, ROUTERS)
-    app.add_middleware(KeyCheck, required=settings.auth == "keys", limit=limit)
+    door = Door(settings, tickets) if settings.auth == "keys" else None
+    app.add_middleware(KeyCheck, door=door, limit=limit)
     app.add_middleware(BodyLimit)
+    if settings.cors_origins:  # before the key: a browser asks without one whether it may
+        app.add_middleware(CORSMiddleware, **_cors(settings))
     app.add_middleware(RequestContext)  # added last: the outermost
     return app
+
+
+def _cors(settings: Settings) -> dict[str, Any]:
+    return {
+        "allow_origins": settings.cors_origins,
+        "allow_credentials": True,
+        "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+        "allow_headers": [
+            *("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"),
+            *("X-Request-ID", "Tus-Resumable", "Upload-Length", "Upload-Metadata"),
+            *("Upload-Offset", "X-User-ID"),
+        ],
+        "expose_headers": [
+            *("Location", "Retry-After", "X-Request-ID"),
+            *("Tus-Resumable", "Upload-Offset", "Upload-Length"),
+        ],
+    }

@@ -7,13 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from app import activity, problem
-from app.auth import OPEN_PATHS, Caller, cached_caller, find_caller
-from app.errors import ServiceError, TooLarge, TooManyRequests
+from app.auth import OPEN_PATHS, Caller
+from app.doors.door import Door
+from app.errors import ServiceError, TooLarge, TooManyRequests, Unauthenticated
 from app.ids import new_id
 from app.journal import request_id as current_request_id
 from app.ratelimit import RateLimit
@@ -119,6 +119,7 @@ def _log_access(scope: Scope, status: int, seconds: float) -> None:
         "duration_ms": round(seconds * 1000, 2),
         "client": (scope.get("client") or ["?"])[0],
         "key": caller.key_id if caller else None,
+        "user": caller.user if caller else None,
         "project": caller.project_id if caller else None,
     }
     _access.info("request", extra={"fields": fields})
@@ -167,12 +168,12 @@ def _too_large() -> TooLarge:
 class KeyCheck:
     """Puts the caller into the request's state, or answers 401 before anything else is looked at.
 
-    A key seen a moment ago costs neither a query nor a thread.
+    Without a door everybody is let in.
     """
 
-    def __init__(self, app: App, *, required: bool, limit: RateLimit | None = None) -> None:
+    def __init__(self, app: App, *, door: Door | None, limit: RateLimit | None = None) -> None:
         self.app = app
-        self.required = required
+        self.door = door
         self.limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -181,11 +182,11 @@ class KeyCheck:
             await self.app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        if not self.required:
+        if self.door is None:
             state["caller"] = Caller.anonymous()
         elif scope["path"] not in OPEN_PATHS:
             try:
-                state["caller"] = await self._admitted(Headers(scope=scope).get("authorization"))
+                state["caller"] = await self._admitted(self.door, scope)
             except ServiceError as error:
                 await _answer(send, problem.of_service_error(error), _way_out(error))
                 return
@@ -195,13 +196,11 @@ class KeyCheck:
                 return
         await self.app(scope, receive, send)
 
-    async def _admitted(self, header: str | None) -> Caller:
-        """The caller of a key; raises Unauthenticated, TooManyRequests and outages."""
-        caller = cached_caller(header)
-        if caller is None:
-            caller = await to_thread.run_sync(find_caller, header)
-        if self.limit is not None and caller.key_id is not None:
-            wait = await self.limit.wait_of(caller.key_id)
+    async def _admitted(self, door: Door, scope: Scope) -> Caller:
+        """The caller; raises Unauthenticated, Forbidden, TooManyRequests and outages."""
+        caller = await door.caller(scope)
+        if self.limit is not None and caller.budget is not None:
+            wait = await self.limit.wait_of(caller.budget)
             if wait:
                 raise TooManyRequests(math.ceil(wait))
         return caller
@@ -210,4 +209,6 @@ class KeyCheck:
 def _way_out(error: ServiceError) -> dict[str, str]:
     if isinstance(error, TooManyRequests):
         return {"Retry-After": str(error.seconds)}
+    if not isinstance(error, Unauthenticated):
+        return {}
     return {"WWW-Authenticate": 'Bearer realm="polar"'}

@@ -1,11 +1,12 @@
 """Settings of the service: `POLAR_*` environment > `polar.toml` in the data folder > defaults."""
 
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, SecretStr
+from pydantic import AfterValidator, AliasChoices, Field, SecretStr
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -23,6 +24,15 @@ def _s3(name: str) -> AliasChoices:
     return AliasChoices(f"POLAR_S3_{name}", f"S3_{name}")
 
 
+def _is_an_origin(given: str) -> str:
+    if not re.fullmatch(r"https?://[^/*@?#\s]+", given):
+        raise ValueError(f"{given!r} is no origin: write scheme://host or scheme://host:port")
+    return given
+
+
+Origin = Annotated[str, AfterValidator(_is_an_origin)]
+
+
 class Settings(BaseSettings):
     """Everything that differs between installations. Durations are in seconds."""
 
@@ -35,6 +45,14 @@ class Settings(BaseSettings):
     port: int = 8010
     auth: Literal["keys", "none"] = "keys"
     secret_key_file: Path | None = None
+    gateway_secret: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="What a gateway proves with that the users whom its headers name are checked.",
+    )
+    cors_origins: list[Origin] = Field(
+        default_factory=list, description="Origins whose pages may call with cookies."
+    )
 
     s3_endpoint: str | None = Field(None, validation_alias=_s3("ENDPOINT"))
     s3_public_endpoint: str | None = Field(None, validation_alias=_s3("PUBLIC_ENDPOINT"))

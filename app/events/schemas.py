@@ -31,6 +31,11 @@ class JobEventQuery(BaseModel):
         "comment",
         description='What breaks a silence: a comment, or `{"type":"heartbeat"}`.',
     )
+    ticket: str | None = Field(
+        None,
+        max_length=200,
+        description="Instead of a key: a ticket of `POST /stream-tickets`, good for one stream.",
+    )
 
 
 class EventQuery(JobEventQuery):
