@@ -29,7 +29,7 @@ from trainer_core.task import evaluated, task_of
 __all__ = ["Hardware", "Resolved", "Warning", "resolve", "size_in_name"]
 
 Block = TypeVar("Block", bound=BaseModel)
-_LARGEST_BATCH_CPU = 4
+_LARGEST_BATCH_CPU = 8
 _UNKNOWN_GPU_GB = 16.0
 # Of LoRA's learning rate: factors and vectors move less for the same step than low-rank products.
 _RATES = {"lora": 1.0, "adalora": 2.5, "ia3": 15.0, "vera": 20.0, "layernorm": 5.0}
