@@ -11,6 +11,7 @@ times as slow on most CPUs, takes few.
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,9 +80,17 @@ def launch(folder: Path, name: str, choice: Choice, steps: int) -> dict[str, Any
     return launch_of(name, spec, folder, folder.parent / "prepared", cores)
 
 
-def _ratios(found: Mapping[str, float]) -> dict[str, float]:
-    """Of steps per second, `auto` to each choice; `found` are seconds."""
-    return {name: value / found[AUTO] for name, value in found.items() if name != AUTO}
+def _ratios(taken: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Of steps per second, `auto` to each choice, the median over the steps; `taken` are seconds.
+
+    Step by step, because all sides have the same rows in it and take it one behind the other.
+    """
+    ours = taken[AUTO]
+    return {
+        name: statistics.median(their / own for their, own in zip(theirs, ours, strict=True))
+        for name, theirs in taken.items()
+        if name != AUTO
+    }
 
 
 def compare(
@@ -94,25 +103,23 @@ def compare(
         for name, choice in choices.items()
     }
     for runs in step_by_step(sides, folder, rounds):
-        seconds = {name: run.seconds(WARM_UP, steps) for name, run in runs.items()}
-        shown = (
-            f"{name} {1000 * value / (steps - WARM_UP):.0f}" for name, value in seconds.items()
-        )
+        taken = {name: run.each(WARM_UP, steps) for name, run in runs.items()}
+        shown = (f"{name} {1000 * statistics.median(each):.0f}" for name, each in taken.items())
         print(f"milliseconds a step: {', '.join(shown)}", flush=True)
-        yield _ratios(seconds)
+        yield _ratios(taken)
 
 
 def compare_processes(folder: Path, rounds: int, steps: int) -> Iterator[dict[str, float]]:
     """One process and two: yield each round's ratios, by the times in the events."""
     folder.mkdir()
     for number in range(rounds):
-        seconds = {}
+        taken = {}
         for place, name in enumerate(list(PROCESSES)[:: -1 if number % 2 else 1]):
             run = f"processes-{number}-{place}"
             made = launch(folder, run, PROCESSES[name], steps)
             in_fork(lambda made=made: bool(by_us(made)), folder / f"{run}.log")
-            seconds[name] = told(folder / run).seconds(WARM_UP, steps)
-        yield _ratios(seconds)
+            taken[name] = told(folder / run).each(WARM_UP, steps)
+        yield _ratios(taken)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,6 +33,10 @@ class Run:
         """From the end of step `first` to the end of step `last`."""
         return self.times[last][0] - self.times[first][0]
 
+    def each(self, first: int, last: int) -> list[float]:
+        """Seconds of each step behind `first`, up to `last`."""
+        return [self.seconds(step - 1, step) for step in range(first + 1, last + 1)]
+
     def cpu_seconds(self, first: int, last: int) -> float:
         """The same of the process's work alone: blind to waiting for a core."""
         return self.times[last][1] - self.times[first][1]
