@@ -165,7 +165,7 @@ def test_resolve_fills_every_default(folder: Path) -> None:
     done = _run("resolve", _write(folder / "spec.json", _spec(folder)))
     assert done.returncode == 0, done.stderr
     spec = TrainSpec.model_validate_json(done.stdout)
-    assert spec.training.per_device_train_batch_size == 4
+    assert spec.training.per_device_train_batch_size == 8
     assert spec.training.gradient_accumulation_steps is not None
     assert spec.backend == "hf"
 
