@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.browser import Pages, serving
 from tests.e2e.harness import SETTINGS, TERMINAL, World, running_stack
 from tests.hub import Hub, running_hub
 from tests.services import wait_until
@@ -39,7 +40,14 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture(scope="package")
-def world(tmp_path_factory: pytest.TempPathFactory, hub: Hub) -> Iterator[World]:
+def pages() -> Iterator[Pages]:
+    """The site whose pages may call the stack."""
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def world(tmp_path_factory: pytest.TempPathFactory, hub: Hub, pages: Pages) -> Iterator[World]:
     root = tmp_path_factory.mktemp("전체 스택")
     data = root / "data"
     data.mkdir()
@@ -48,6 +56,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, hub: Hub) -> Iterator[World]
     write_rows(data / "many.jsonl", 20_000)
     model = make_tiny_model(root / "models" / "tiny")
     settings = SETTINGS | {"POLAR_HUB_ENDPOINT": hub.url}
+    settings["POLAR_CORS_ORIGINS"] = json.dumps([pages.origin])
     with running_stack(root / "home", model, data, settings) as world:
         yield world
 
