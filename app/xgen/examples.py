@@ -48,3 +48,8 @@ START: dict[str, Any] = {
     "gemma": {"summary": "The page's first sample", "value": GEMMA},
     "qwen": {"summary": "The page's second sample", "value": QWEN},
 }
+MLFLOW: dict[str, Any] = {
+    "run": {
+        "value": {"mlflow_url": "", "mlflow_exp_id": "", "mlflow_run_id": "job_20261130_120000"}
+    }
+}

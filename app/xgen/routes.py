@@ -6,11 +6,12 @@ from fastapi import APIRouter, Body, Path
 
 from app.auth import Caller, Role, require
 from app.db import transaction
+from app.errors import Conflict
 from app.http import Answers
 from app.jobs.routes import IdempotencyKey
-from app.xgen import examples, service
+from app.xgen import examples, mlflow, service
 from app.xgen.form import TrainForm
-from app.xgen.schemas import TrainJobs, TrainStatus
+from app.xgen.schemas import MlflowInfo, MlflowRequest, TrainJobs, TrainStatus
 
 router = APIRouter(prefix="/api/train", tags=["xgen"])
 
@@ -62,3 +63,29 @@ def stop(job_id: Reference, caller: Caller = require(Role.SUBMITTER)) -> TrainSt
     """Cancel the job: a waiting one at once, a running one within seconds."""
     with transaction() as session:
         return service.stop(session, caller.project_id, job_id)
+
+
+@router.post(
+    "/mlflow",
+    summary="Look at a run",
+    responses={404: {"description": "No such run in the project"}},
+)
+def mlflow_run(
+    asked: Annotated[MlflowRequest, Body(openapi_examples=examples.MLFLOW)],
+    caller: Caller = require(Role.VIEWER),
+) -> MlflowInfo:
+    """Return what this service mirrors of a job to MLflow: metrics, parameters, where it is."""
+    with transaction() as session:
+        return mlflow.run_info(session, caller.project_id, asked)
+
+
+# Not in the API's description, which lists what can succeed.
+@router.post("/instances", include_in_schema=False)
+def rent(caller: Caller = require(Role.SUBMITTER)) -> None:
+    """Refuse to rent a machine: the page shows the reason. Its body is not read, nor kept."""
+    del caller
+    raise Conflict(
+        "offer_id cannot be had: this service rents no machines. Start the training without one: "
+        "it runs on the hosts that have joined, which GET /targets lists, as soon as one has room",
+        "no_rented_machines",
+    )

@@ -1,8 +1,34 @@
 """Whether an address that came from a browser is one of the service's own."""
 
+import re
 from urllib.parse import SplitResult, urlsplit
 
+from app.settings import Settings
+
 _PORTS = {"http": 80, "https": 443}
+
+
+def refusal_of_store(given: str, settings: Settings) -> str | None:
+    """Return why an address cannot be that of the object store; None where it is, or is empty."""
+    known = [settings.s3_endpoint, settings.s3_public_endpoint, *settings.xgen_minio_urls]
+    return _refusal(given, known, "POLAR_XGEN_MINIO_URLS")
+
+
+def refusal_of_mlflow(given: str, settings: Settings) -> str | None:
+    """Return why an address cannot be that of MLflow; None where it is, or is empty."""
+    return _refusal(
+        given, [settings.mlflow_url, *settings.xgen_mlflow_urls], "POLAR_XGEN_MLFLOW_URLS"
+    )
+
+
+def _refusal(given: str, known: list[str | None], setting: str) -> str | None:
+    if not given or any(same_place(given, one) for one in known if one):
+        return None
+    shown = re.sub(r"//[^/@]*@", "//…@", given)[:80]  # without a password
+    return (
+        f"is {shown!r}, which is not this service's: leave it empty, or have the operator add it to"
+        f" {setting}"
+    )
 
 
 def same_place(given: str, known: str) -> bool:

@@ -13,6 +13,7 @@ JOB = {
     "data": {"train": [{"source": "hub", "path": "org/data"}]},
 }
 FILE = "model/config.json"  # the example of a file's path
+RUN = "job_20261130_120000"  # the example of a run
 
 
 def job(api: Api) -> dict[str, str]:
@@ -102,6 +103,7 @@ _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "api": job,
 }
 _NEEDS_FINISHED = {("delete", "/jobs/{job_id}"), ("post", "/jobs/{job_id}/retry")}
+_NEEDS_RUN = ("post", "/api/train/mlflow")
 _NEEDS_PUSH = ("post", "/jobs/{job_id}/hub/retry")
 
 
@@ -111,6 +113,10 @@ def parameters(api: Api, method: str, path: str) -> dict[str, str]:
         return finished_job(api)
     if (method, path) == _NEEDS_PUSH:
         return pushed_job(api)
+    if (method, path) == _NEEDS_RUN:
+        form = {"model_name_or_path": "m", "train_data": "d", "mlflow_run_id": RUN}
+        api.client.post("/api/train/start", json=form).raise_for_status()
+        return {}
     return _MAKERS[path.split("/")[1]](api) if "{" in path else {}
 
 

@@ -2,8 +2,8 @@
 
 import re
 
-from app.xgen.mapping.draft import Draft, shown
-from app.xgen.urls import same_place
+from app.xgen.mapping.draft import Draft
+from app.xgen.urls import refusal_of_mlflow, refusal_of_store
 
 REFERENCE = "xgen/run"
 """The label with `mlflow_run_id`: it finds the job for `status` and `stop`."""
@@ -31,25 +31,11 @@ def describe(draft: Draft) -> None:
 
 def urls(draft: Draft) -> None:
     """Refuse addresses that are not this service's own: they come from a browser."""
-    settings = draft.around.settings
-    stores = [settings.s3_endpoint, settings.s3_public_endpoint, *settings.xgen_minio_urls]
-    trackers = [settings.mlflow_url, *settings.xgen_mlflow_urls]
-    _check(draft, "minio_url", stores, "POLAR_XGEN_MINIO_URLS")
-    _check(draft, "mlflow_url", trackers, "POLAR_XGEN_MLFLOW_URLS")
-
-
-def _check(draft: Draft, name: str, known: list[str | None], setting: str) -> None:
-    given = getattr(draft.form, name)
-    if given and not any(same_place(given, one) for one in known if one):
-        draft.refuse(
-            name,
-            f"is {shown(_without_password(given))}, which is not this service's: leave it empty, or"
-            f" have the operator add it to {setting}",
-        )
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//…@", url)
+    form, settings = draft.form, draft.around.settings
+    if reason := refusal_of_store(form.minio_url, settings):
+        draft.refuse("minio_url", reason)
+    if reason := refusal_of_mlflow(form.mlflow_url, settings):
+        draft.refuse("mlflow_url", reason)
 
 
 def unknown(draft: Draft) -> None:

@@ -160,3 +160,48 @@ def test_a_viewer_looks_and_does_not_start(api: Api) -> None:
     assert viewer.get(f"/api/train/status/{name}").status_code == 200
     assert viewer.post("/api/train/start", json=LEAST).status_code == 403
     assert viewer.delete(f"/api/train/stop/{name}").status_code == 403
+
+
+def test_a_run_is_told_by_either_name(api: Api) -> None:
+    name = run_name()
+    job_id = start(api, mlflow_run_id=name, project_name="shop 한국어")["job_id"]
+    asked = {"mlflow_url": None, "mlflow_exp_id": "", "mlflow_run_id": name}
+    told = api.client.post("/api/train/mlflow", json=asked).json()
+    assert (told["job_id"], told["status"], told["run_status"]) == (job_id, "pending", "SCHEDULED")
+    assert (told["run_id"], told["experiment_name"]) == (None, "shop 한국어")
+    assert told["params"]["training.learning_rate"] == "2e-05"
+    run_id = secrets.token_hex(16)
+    api.write(
+        "INSERT INTO mlflow_runs (job_id, project_id, experiment_id, run_id)"
+        " VALUES (:id, 'prj_default', '7', :run_id)",
+        id=job_id,
+        run_id=run_id,
+    )
+    for experiment in ("7", "shop 한국어"):
+        asked = {"mlflow_exp_id": experiment, "mlflow_run_id": run_id}
+        told = api.client.post("/api/train/mlflow", json=asked).json()
+        assert (told["job_id"], told["run_id"], told["run_status"]) == (job_id, run_id, "RUNNING")
+    other = api.client.post(
+        "/api/train/mlflow", json={"mlflow_exp_id": "8", "mlflow_run_id": run_id}
+    )
+    assert (other.status_code, other.json()["code"]) == (404, "run_not_found")
+
+
+def test_a_run_of_an_address_from_a_browser_is_refused(api: Api) -> None:
+    asked = {"mlflow_url": "http://me:word@169.254.169.254/latest", "mlflow_run_id": "x"}
+    answer = api.client.post("/api/train/mlflow", json=asked)
+    assert answer.status_code == 422
+    assert "mlflow_url" in answer.json()["message"]
+    assert "word" not in answer.json()["message"]
+    absent = api.client.post("/api/train/mlflow", json={"mlflow_run_id": "0" * 32})
+    assert absent.status_code == 404
+
+
+def test_no_machine_is_rented_and_the_token_for_it_is_not_kept(api: Api) -> None:
+    asked = {"offer_id": "123", "offer_info": {"gpu": "A100"}, "hf_hub_token": "hf_0123456789abc"}
+    before = api.client.get("/secrets").json()
+    answer = api.client.post("/api/train/instances", json=asked)
+    assert (answer.status_code, answer.json()["code"]) == (409, "no_rented_machines")
+    assert "GET /targets" in answer.json()["message"]
+    assert api.client.get("/secrets").json() == before
+    assert asked["hf_hub_token"] not in api.log.read_text()
