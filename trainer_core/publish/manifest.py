@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 MANIFEST = "manifest.json"
 Kind = Literal["checkpoint", "model", "prepared"]
-_SYNCED_AT_ONCE = 4
+_FILES_AT_ONCE = 4  # hashing lets other threads run, and disks take several files at a time
 
 
 class FileEntry(BaseModel):
@@ -63,10 +64,12 @@ def write_manifest(folder: Path, kind: Kind, step: int, hashes: tuple[str, str])
     `hashes` are (spec_hash, data_hash). Returns the manifest. The folder is whole whatever becomes
     of this process; `make_durable` makes it outlast the machine's power.
     """
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        files = [*pool.map(partial(_entry, folder), _files(folder))]
     manifest = Manifest(
         kind=kind,
         step=step,
-        files=[_entry(folder, path) for path in _files(folder)],
+        files=files,
         spec_hash=hashes[0],
         data_hash=hashes[1],
         created=datetime.now(UTC),
@@ -81,7 +84,7 @@ def make_durable(folder: Path) -> None:
     """Fsync every file of `folder` and its folders; raises OSError where the disk refuses."""
     found = [*folder.rglob("*")]
     files = [path for path in found if path.is_file()]
-    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         for _ in pool.map(_sync_file, files):
             pass
     for each in (folder, *(path for path in found if path.is_dir())):
