@@ -29,6 +29,7 @@ from app.jobs.routes import router as jobs
 from app.keys.routes import router as keys
 from app.logs.routes import router as logs
 from app.middleware import BodyLimit, KeyCheck, RequestContext
+from app.plans.routes import router as plans
 from app.ratelimit import RateLimit
 from app.registry.routes import router as models
 from app.secrets.routes import router as secrets
@@ -50,6 +51,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     uploads,
     models,
     capabilities,
+    plans,
     targets,
     secrets,
     keys,

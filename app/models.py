@@ -170,6 +170,39 @@ class Preparation(Base):
     finished_at: Mapped[datetime | None]
 
 
+class Plan(Base):
+    """What a job will do and need, worked out under a lease; or a preview of its rows."""
+
+    __tablename__ = "plans"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    identity: Mapped[str] = mapped_column(comment="hash of what is asked for")
+    spec: Mapped[Json]
+    resolved: Mapped[Json]
+    warnings: Mapped[list[Any]]
+    hardware: Mapped[Json | None] = mapped_column(comment="null: unknown, no host was online")
+    found: Mapped[Json] = mapped_column(comment="what data and model were, by field")
+    samples: Mapped[int | None] = mapped_column(comment="of a preview: how many")
+    status: Mapped[str] = mapped_column(
+        server_default=text("'waiting'"), comment="waiting, running, done or failed"
+    )
+    estimate: Mapped[Json | None] = mapped_column(comment="by the first rows")
+    exact: Mapped[Json | None] = mapped_column(comment="by all rows")
+    key: Mapped[str | None] = mapped_column(comment="of the prepared data")
+    problem: Mapped[Json | None] = mapped_column(comment="reason and message of a failure")
+    tries: Mapped[int] = mapped_column(server_default=text("0"))
+    worker_id: Mapped[str | None]
+    lease_token: Mapped[str | None]
+    lease_expires_at: Mapped[datetime | None]
+    hinted_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = _now()
+    expires_at: Mapped[datetime] = _now()
+    finished_at: Mapped[datetime | None]
+    # As the database's clock says, which is the same for every host; read with the row.
+    expired: Mapped[bool] = column_property(expires_at <= func.now())
+    __table_args__ = (Index("ix_plans_identity", "project_id", "identity"),)
+
+
 class Attempt(Base):
     """One try on one machine. Outcome and clean-up are separate: see `released_at`."""
 

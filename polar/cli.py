@@ -2,7 +2,7 @@
 
 import typer
 
-from polar.commands import backup, jobs, join, sample, stack, worker
+from polar.commands import backup, jobs, join, plan, sample, stack, worker
 from polar.commands.env import env
 from polar.commands.verify import verify
 from polar.doctor import doctor
@@ -25,6 +25,8 @@ app.command()(backup.backup)
 app.command()(backup.restore)
 app.command(name="run-sample")(sample.run_sample)
 app.command()(verify)
+app.command()(plan.plan)
+app.command()(plan.preview)
 app.command()(jobs.submit)
 app.command(name="jobs")(jobs.list_jobs)
 app.command()(jobs.watch)

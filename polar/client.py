@@ -90,6 +90,17 @@ class Client:
         job: Json = self.request("POST", "/jobs", json=spec, headers={"Idempotency-Key": key})
         return job
 
+    def plan(self, spec: Json) -> Json:
+        """Plan a JobSpec; the same spec on the same data gets the same plan."""
+        plan: Json = self.request("POST", "/plans", json=spec)
+        return plan
+
+    def preview(self, spec: Json, samples: int) -> Json:
+        """Return the first samples of a JobSpec, token by token."""
+        body = {"spec": spec, "samples": samples}
+        found: Json = self.request("POST", "/plans/preview", json=body)
+        return found
+
     def get(self, job_id: str) -> Json:
         """Return the job: status, progress, attempts, external references."""
         job: Json = self.request("GET", f"/jobs/{job_id}")

@@ -27,7 +27,7 @@ from worker.tidy import keep_tidy
 
 Role = Literal["host", "control", "prepare"]
 CONCURRENCY = 4
-_HOLDS = {"host": "att_", "prepare": "job_"}  # whose supervisors a role starts
+_HOLDS = {"host": ("att_",), "prepare": ("job_", "plan_")}  # whose supervisors a role starts
 
 
 def make_app(settings: Settings) -> Celery:
@@ -118,8 +118,8 @@ def run_worker(role: Role) -> int:
         registration.stop()  # first: nothing new comes to a host that is not seen
     code = int(worker.exitcode or 0)
     # One that the broker has failed starts again: its runs do not hang on it.
-    if code == 0 and (prefix := _HOLDS.get(role)):
-        hand_back(settings, prefix)
+    if code == 0 and (prefixes := _HOLDS.get(role)):
+        hand_back(settings, *prefixes)
     return code
 
 

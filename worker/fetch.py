@@ -39,6 +39,7 @@ class Brought:
     spec: TrainSpec
     paths: dict[str, str] = field(default_factory=dict)
     lent: dict[str, Lent] = field(default_factory=dict)
+    lends: bool = False
 
 
 class Fetcher:
@@ -60,13 +61,13 @@ class Fetcher:
         self._secrets = secrets or {}
         self._cache = settings.home / "cache"
 
-    def data(self, spec: TrainSpec) -> "Brought":
+    def data(self, spec: TrainSpec, *, lend: bool = False) -> "Brought":
         """Fetch every source that only the service can read; of streams, say where they lie.
 
-        In its spec registered data sets of the hub are named as such: the trainer reads those
-        itself.
+        With `lend` that is done of all sources. In its spec registered data sets of the hub are
+        named as such: the trainer reads those itself.
         """
-        brought = Brought(spec)
+        brought = Brought(spec, lends=lend or spec.data.streaming)
         found = {key: self._source(key, source, brought) for key, source in _sources(spec)}
         data = spec.data.model_copy(
             update={"train": [s for key, s in found.items() if key.startswith("train/")]}
@@ -93,14 +94,14 @@ class Fetcher:
         if place == "s3":
             block, number = key.split("/")
             found = self._found(location, source.token, f"data.{block}[{number}].path")
-            if brought.spec.data.streaming:
+            if brought.lends:
                 brought.lent[key] = found
             else:
                 brought.paths[key] = str(self._fetched(location, found))
         return source
 
     def _bring_upload(self, key: str, where: Located, brought: "Brought") -> None:
-        if brought.spec.data.streaming:
+        if brought.lends:
             info, name = self._store.info(where.location), where.file_name or "data"
             known = {} if where.sha256 is None else {name: where.sha256}
             brought.lent[key] = Lent(self._store, {name: info}, alone=True, known=known)

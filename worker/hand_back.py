@@ -20,13 +20,13 @@ MARGIN = 25.0
 _log = logging.getLogger(__name__)
 
 
-def hand_back(settings: Settings, prefix: str) -> int:
-    """Have the supervisors of ids with this prefix stop whole; returns how many there were.
+def hand_back(settings: Settings, *prefixes: str) -> int:
+    """Have the supervisors of ids with these prefixes stop whole; returns how many there were.
 
     Waits until they have ended, at most for the grace time and a margin: the lease of one that
     has not is then left to run out.
     """
-    asked = list(supervisors(settings, prefix))
+    asked = list(supervisors(settings, *prefixes))
     for who in asked:
         send(who, signal.SIGTERM)
     if asked:
@@ -37,7 +37,7 @@ def hand_back(settings: Settings, prefix: str) -> int:
     return len(asked)
 
 
-def supervisors(settings: Settings, prefix: str) -> Iterator[Identity]:
+def supervisors(settings: Settings, *prefixes: str) -> Iterator[Identity]:
     """Find the running supervisors of this data folder by their name and their log."""
     logs = (settings.home / "logs" / "supervisors").resolve()
     for entry in os.scandir("/proc"):
@@ -48,5 +48,5 @@ def supervisors(settings: Settings, prefix: str) -> Iterator[Identity]:
             log = (process / "fd" / "1").readlink()
             name = (process / "comm").read_text(encoding="utf-8").strip()
             who = identify(int(entry.name))
-            if who and name == NAME and log.parent == logs and log.name.startswith(prefix):
+            if who and name == NAME and log.parent == logs and log.name.startswith(prefixes):
                 yield who

@@ -30,6 +30,11 @@ def prepare(job_id: str) -> None:
     start_supervisor("prepare", job_id)
 
 
+def plan(plan_id: str) -> None:
+    """Supervise the making of a plan."""
+    start_supervisor("plan", plan_id)
+
+
 def housekeeping() -> None:
     """Throw away what nobody needs any more."""
     keep_house(get_store())
@@ -37,6 +42,7 @@ def housekeeping() -> None:
 
 HANDLERS: Mapping[str, Callable[..., None]] = {
     "prepare": prepare,
+    "plan": plan,
     "run": run,
     "housekeeping": housekeeping,
 }

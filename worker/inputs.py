@@ -7,12 +7,14 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.attempts.service import Claim
+from app.datasets.service import locate
 from app.jobs.lifecycle import FailureReason
 from app.jobs.references import secret_names
 from app.jobs.spec import JobSpec, seconds
 from app.secrets.service import reveal
 from app.settings import Settings
 from app.storage import Store
+from trainer_core.hardware import Hardware
 from trainer_core.spec import Launch, Paths
 from worker.blocks import Lent
 from worker.fetch import Fetcher
@@ -80,6 +82,60 @@ def read_job(session: Session, job_id: str) -> JobFacts:
     )
 
 
+@dataclass(frozen=True)
+class PlanFacts:
+    """What a supervisor needs to know of its plan; `job` is the one that is planned."""
+
+    job: JobFacts
+    hardware: Hardware | None
+    samples: int | None
+    has_estimate: bool
+    known_rows: dict[str, int]
+
+
+_PLAN = text(
+    """
+    SELECT project_id, spec, hardware, samples, estimate IS NOT NULL AS has_estimate
+    FROM plans WHERE id = :id
+    """
+)
+_ROWS = text("SELECT rows FROM datasets WHERE project_id = :project AND id = :id")
+
+
+def read_plan(session: Session, plan_id: str) -> PlanFacts:
+    """Read the plan and reveal the secrets of its job; raises NotFound for one that is gone."""
+    row = session.execute(_PLAN, {"id": plan_id}).one()
+    spec = JobSpec.model_validate(row.spec)
+    job = JobFacts(
+        id=plan_id,
+        project_id=row.project_id,
+        name=spec.name or "plan",
+        spec=spec,
+        prepared_key=None,
+        used_seconds=0.0,
+        cuda_devices=[],
+        earlier=[],
+        cold=False,
+        secrets=reveal(session, row.project_id, set(secret_names(spec).values())),
+    )
+    hardware = None if row.hardware is None else Hardware.model_validate(row.hardware)
+    known = _known_rows(session, row.project_id, spec)
+    return PlanFacts(job, hardware, row.samples, row.has_estimate, known)
+
+
+def _known_rows(session: Session, project_id: str, spec: JobSpec) -> dict[str, int]:
+    """Rows of uploads, which were counted when they came."""
+    known = {}
+    for number, source in enumerate(spec.data.train):
+        if source.source in ("upload", "dataset"):
+            found = locate(session, project_id, source.path, source.revision)
+            values = {"project": project_id, "id": found.dataset_id}
+            rows = session.scalar(_ROWS, values) if found.source == "upload" else None
+            if rows is not None:
+                known[f"train/{number}"] = rows
+    return known
+
+
 def attempt_launch(
     settings: Settings, store: Store, claim: Claim, job: JobFacts, work: Path
 ) -> Launch:
@@ -114,14 +170,15 @@ def attempt_launch(
 
 
 def preparation_launch(
-    settings: Settings, store: Store, job: JobFacts, work: Path
+    settings: Settings, store: Store, job: JobFacts, work: Path, *, lend: bool = False
 ) -> tuple[Launch, dict[str, Lent]]:
     """The Launch that data is prepared with, and sources that it reads block by block.
 
-    Raises as `attempt_launch` does.
+    With `lend` these are all objects, so that nothing is fetched of which little is read. Raises
+    as `attempt_launch` does.
     """
     fetcher = Fetcher(settings, store, job.project_id, job.secrets)
-    brought = fetcher.data(job.spec.train_spec())
+    brought = fetcher.data(job.spec.train_spec(), lend=lend)
     paths = _paths(settings, work).model_copy(
         update={"data": brought.paths, "model": fetcher.model(brought.spec.model)}
     )

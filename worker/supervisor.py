@@ -1,4 +1,4 @@
-"""Process that holds one lease: `python -m worker.supervisor attempt|prepare ID`.
+"""Process that holds one lease: `python -m worker.supervisor attempt|prepare|plan ID`.
 
 It runs detached: in a session of its own, with nothing but its log to write to. It ends with the
 stack that it belongs to (`POLAR_STACK_PID`), and its trainer ends with it.
@@ -15,6 +15,7 @@ from types import FrameType
 
 from app.attempts import service as attempts
 from app.journal import write_json_lines
+from app.plans import leases as plans
 from app.preparations import service as preparations
 from app.queue import flush
 from app.settings import Settings, get_settings
@@ -25,6 +26,7 @@ from worker.lease import LeaseKeeper
 from worker.proctree import Identity
 from worker.registration import host_id
 from worker.supervisor_attempt import AttemptSupervisor
+from worker.supervisor_plan import PlanSupervisor
 from worker.supervisor_prepare import PreparationSupervisor
 
 NAME = "polar-lease"  # by which the embedded stack finds us when it is stopped
@@ -33,15 +35,15 @@ _CLAIM_PATIENCE = 60.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`attempt ID` or `prepare ID`: claim it and see it through, unless someone else has it."""
+    """`attempt`, `prepare` or `plan`, and an ID: claim it, unless someone else has it, and see it
+    through."""
     write_json_lines()
     Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
     kind, identifier = arguments
     _log.info("supervisor of %s", identifier)
     settings = get_settings()
-    work = {"attempt": supervise_attempt, "prepare": supervise_preparation}[kind]
     try:
-        work(settings, identifier)
+        _WORK[kind](settings, identifier)
     finally:
         flush()
     return 0
@@ -90,6 +92,30 @@ def supervise_preparation(settings: Settings, job_id: str) -> None:
     )
     with _obeying_signals(keeper):
         PreparationSupervisor(settings, get_store(), (job_id, token), keeper).run()
+
+
+def supervise_plan(settings: Settings, plan_id: str) -> None:
+    """Make a plan, unless someone does already."""
+    worker = host_id(settings)
+    token = durably(
+        lambda session: plans.claim_plan(session, plan_id, worker), patience=_CLAIM_PATIENCE
+    )
+    if token is None:
+        _log.info("%s: nothing to plan", plan_id)
+        return
+    _log.info("claimed %s", plan_id)
+    keeper = LeaseKeeper(
+        settings,
+        renew=lambda session: plans.renew_plan(session, plan_id, token),
+        look=lambda session: plans.plan_intent(session, plan_id, token),
+        stack=_stack(),
+        last_resort=_end_at_once,
+    )
+    with _obeying_signals(keeper):
+        PlanSupervisor(settings, get_store(), (plan_id, token), keeper).run()
+
+
+_WORK = {"attempt": supervise_attempt, "prepare": supervise_preparation, "plan": supervise_plan}
 
 
 class _obeying_signals:  # noqa: N801 - reads as a phrase where it is used

@@ -51,9 +51,21 @@ _PREPARATIONS = text(
     """  # noqa: S608 - constants
 )
 
+_PLANS = text(
+    f"""
+    UPDATE plans SET hinted_at = now() WHERE id IN (
+        SELECT p.id FROM plans p
+        WHERE p.expires_at > now() AND {_OVERDUE.format("p")}
+            AND (p.status = 'waiting' OR (p.status = 'running' AND {LEASE_EXPIRED}))
+        ORDER BY p.id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING id, project_id
+    """  # noqa: S608 - constants
+)
+
 
 def hint_again(session: Session) -> int:
-    """Send hints again that nobody took: reserved attempts, waiting or orphaned preparations."""
+    """Send hints again that nobody took: reserved attempts, preparations and plans that wait or
+    are orphaned."""
     settings = get_settings()
     limits = {"after": settings.hint_after, "at_most": HINT_AT_MOST, "lease": settings.lease}
     attempts = session.execute(_ATTEMPTS, limits).all()
@@ -62,7 +74,10 @@ def hint_again(session: Session) -> int:
     preparations = session.execute(_PREPARATIONS, limits).all()
     for row in preparations:
         hint(session, row.project_id, PREPARE_QUEUE, "prepare", row.job_id)
-    return len(attempts) + len(preparations)
+    plans = session.execute(_PLANS, limits).all()
+    for row in plans:
+        hint(session, row.project_id, PREPARE_QUEUE, "plan", row.id)
+    return len(attempts) + len(preparations) + len(plans)
 
 
 _TOMBSTONES = text(

@@ -26,6 +26,8 @@ _BUSY = text(
     SELECT a.id FROM attempts a JOIN jobs j ON j.id = a.job_id
         WHERE a.released_at IS NULL OR j.finished_at IS NULL
     UNION SELECT id FROM jobs WHERE finished_at IS NULL
+    UNION SELECT id FROM plans WHERE status IN ('waiting', 'running')
+    UNION SELECT key FROM plans WHERE key IS NOT NULL AND expires_at > now()
     UNION SELECT prepared_key FROM jobs WHERE finished_at IS NULL AND prepared_key IS NOT NULL
     """
 )

@@ -88,6 +88,8 @@ _RESTORED = Ending(
 _FORGET = (
     "UPDATE preparations SET status = 'waiting', lease_token = NULL, lease_expires_at = NULL,"
     " hinted_at = NULL, tries = greatest(tries - 1, 0) WHERE status = 'running'",
+    "UPDATE plans SET status = 'waiting', lease_token = NULL, lease_expires_at = NULL,"
+    " hinted_at = NULL, tries = greatest(tries - 1, 0) WHERE status = 'running'",
     "DELETE FROM devices WHERE attempt_id IS NULL",
     "UPDATE workers SET seen_at = now() - interval '1 day' WHERE kind = 'host'",
     "DELETE FROM workers WHERE kind <> 'host'",

@@ -29,13 +29,16 @@ _USED = text(
     "SELECT 1 FROM jobs j WHERE j.project_id = :project AND j.prepared_key = :key"  # noqa: S608
     f" AND ({_IN_USE})"
     " UNION ALL SELECT 1 FROM preparations p"
-    " WHERE p.project_id = :project AND p.key = :key AND p.status = 'running' LIMIT 1"
+    " WHERE p.project_id = :project AND p.key = :key AND p.status = 'running'"
+    " UNION ALL SELECT 1 FROM plans p WHERE p.project_id = :project AND p.key = :key"
+    " AND p.status <> 'failed' AND p.expires_at > now() LIMIT 1"
 )
 _FORGET = text(
     "UPDATE jobs SET prepared_key = NULL WHERE project_id = :project AND prepared_key = :key"
 )
 _KNOWN = text(
     "SELECT prepared_key FROM jobs WHERE project_id = :project AND prepared_key IS NOT NULL"
+    " UNION SELECT key FROM plans WHERE project_id = :project AND key IS NOT NULL"
 )
 
 
@@ -46,7 +49,7 @@ def unused(session: Session) -> list[tuple[str, str]]:
 
 
 def unknown(objects: Store, project: str) -> Iterator[tuple[str, str]]:
-    """Yield (project, key) of old prepared data in the store that no job names."""
+    """Yield (project, key) of old prepared data in the store that no job and no plan names."""
     keys = list(objects.list_folders(f"{project}/prepared/"))
     with transaction() as session:
         known = set(session.execute(_KNOWN, {"project": project}).scalars())

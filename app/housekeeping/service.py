@@ -91,6 +91,7 @@ def _forget_rows(done: Report) -> list[tuple[str, str]]:
     """Delete rows that are over; returns (project, id) of uploads whose objects can go now."""
     with transaction() as session:
         done.add("idempotency_keys", forget_answers(session))
+        done.add("plans", forget_plans(session))
         done.add("workers", forget_workers(session))
         done.add("mlflow_runs", give_up(session))
         over = delete_over(session, get_settings().upload_hours)
@@ -114,6 +115,14 @@ def forget_answers(session: Session) -> int:
         "DELETE FROM idempotency_keys"
         " WHERE created_at < now() - CAST(:hours AS float) * interval '1 hour' RETURNING 1",
         hours=get_settings().idempotency_hours,
+    )
+
+
+def forget_plans(session: Session) -> int:
+    """Delete plans and previews whose time is over; one that is being made ends by itself."""
+    return _deleted(
+        session,
+        "DELETE FROM plans WHERE expires_at < now() - interval '1 hour' RETURNING 1",
     )
 
 

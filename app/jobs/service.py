@@ -161,8 +161,13 @@ def retry_job(
     origin = Origin(
         retry_of=parent.id, start_from=start, resolved=parent.resolved if start else None
     )
-    spec = JobSpec.model_validate(parent.spec)
+    spec = JobSpec.model_validate(_unpinned(parent.spec))
     return submit(session, Submission(project_id, spec, key, origin, once))
+
+
+def _unpinned(spec: dict[str, Any]) -> dict[str, Any]:
+    """A spec without its plan, which was its first job's and may be over."""
+    return {name: value for name, value in spec.items() if name != "plan_id"}
 
 
 def _newest_start(session: Session, parent: Job) -> dict[str, Any] | None:
@@ -190,7 +195,7 @@ def clone_job(
     if before := answer_before(session, project_id, once):
         return before
     parent = find_job(session, project_id, job_id)
-    merged = merge_patch(parent.spec, request.overrides)
+    merged = merge_patch(_unpinned(parent.spec), request.overrides)
     try:
         spec = JobSpec.model_validate(merged)
     except ValidationError as error:

@@ -10,6 +10,7 @@ JobName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{
 LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
 LabelValue = Annotated[str, Field(max_length=255)]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=50)]
+PlanId = Annotated[str, StringConstraints(pattern=r"^plan_[0-9A-HJKMNP-TV-Z]{26}$")]
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,6}(s|m|h|d)$")]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -54,6 +55,11 @@ class JobSpec(TrainSpec):
     priority: int = Field(0, ge=-100, le=100, description="Higher is placed first.")
     compute: Compute = Compute()
     retry: Retry = Retry()
+    plan_id: PlanId | None = Field(
+        None,
+        description="The plan that this job carries out: refused where the spec, the data or the "
+        "model is not what was planned.",
+    )
 
     def train_spec(self) -> TrainSpec:
         """Return the part that the trainer knows."""

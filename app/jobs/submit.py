@@ -17,6 +17,7 @@ from app.jobs.resolution import resolve_spec
 from app.jobs.schemas import JobOut, Warn
 from app.jobs.spec import JobSpec
 from app.jobs.store import NewJob, Once
+from app.plans.pins import check_pin
 from app.settings import Settings, get_settings
 
 
@@ -114,15 +115,28 @@ def answer_before(session: Session, project_id: str, once: Once) -> JobOut | Non
     return JobOut.model_validate(found.response)
 
 
-def _checked(session: Session, submission: Submission, settings: Settings) -> NewJob:
-    spec, origin = submission.spec, submission.origin
+def checked(
+    session: Session, project_id: str, spec: JobSpec, settings: Settings
+) -> tuple[dict[str, Any], list[Warn], list[Host]]:
+    """Return the resolved spec with its data settled, warnings, and the hosts that are online.
+
+    Raises InvalidPayload for fields that cannot work.
+    """
     hosts = hosts_online(session)
-    problems = check_references(session, submission.project_id, spec, settings)
+    problems = check_references(session, project_id, spec, settings)
     problems += check_devices(spec, hosts)
     if problems:
         raise InvalidPayload(problems)
     resolved, warnings = resolve_spec(spec, hosts)
-    resolved["data"] = settle(session, submission.project_id, resolved["data"])
+    resolved["data"] = settle(session, project_id, resolved["data"])
+    return resolved, [*warnings, *_warn_of_hosts(hosts)], hosts
+
+
+def _checked(session: Session, submission: Submission, settings: Settings) -> NewJob:
+    spec, origin = submission.spec, submission.origin
+    resolved, warnings, _ = checked(session, submission.project_id, spec, settings)
+    if spec.plan_id is not None:
+        check_pin(session, submission.project_id, spec, resolved, settings)
     job_id = new_id("job")
     job = NewJob(
         id=job_id,
@@ -135,9 +149,7 @@ def _checked(session: Session, submission: Submission, settings: Settings) -> Ne
         target="local" if spec.compute.target == "auto" else spec.compute.target,
         spec=as_given(spec),
         resolved=resolved,
-        warnings=[
-            w.model_dump() for w in (*submission.warnings, *warnings, *_warn_of_hosts(hosts))
-        ],
+        warnings=[w.model_dump() for w in (*submission.warnings, *warnings)],
         max_attempts=spec.retry.max_attempts,
         retry_of=origin.retry_of,
         clone_of=origin.clone_of,

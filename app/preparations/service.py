@@ -12,6 +12,7 @@ from app.attempts.store import LEASE_EXPIRED, LeaseLost, lease_seconds, wake
 from app.events.store import append_events
 from app.jobs.lifecycle import RULES, Change, FailureReason, Status, transition
 from app.outbox import PREPARE_QUEUE, hint
+from app.preparations.room import RUNNING_ON, call_next, has_room
 from app.settings import get_settings
 
 MAX_TRIES = 3
@@ -41,7 +42,10 @@ _LOCK_JOB = text(
     """
     SELECT project_id, phase, status = 'queued' AND cancel_requested_at IS NULL AS wanted,
         status = 'paused' AS paused,
-        (not_before IS NULL OR not_before <= now()) AS due
+        (not_before IS NULL OR not_before <= now()) AS due,
+        EXISTS (SELECT FROM plans p WHERE p.id = jobs.spec ->> 'plan_id'
+            AND p.project_id = jobs.project_id AND p.expires_at > now()
+            AND p.status IN ('waiting', 'running')) AS planned
     FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
     """
 )
@@ -55,13 +59,6 @@ _CLAIM = text(
     RETURNING tries
     """  # noqa: S608 - constants
 )
-_ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(hashtextextended('prepare/' || :worker_id, 0))")
-_HAS_ROOM = text(
-    """
-    SELECT count(*) < :slots FROM preparations
-    WHERE status = 'running' AND worker_id = :worker_id AND lease_expires_at > now()
-    """
-)
 _PHASE = text("UPDATE jobs SET phase = :phase, updated_at = now() WHERE id = :job_id")
 
 
@@ -71,13 +68,14 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
     A lease that ran out is taken over, at most up to `MAX_TRIES` tries: then the job fails. A host
     that is being drained gets none, and passes the hint on where there is another. One that
     prepares `prepare_slots` jobs gets none either: whichever ends first calls for the next, and
-    where another host has room the reconciler sends the hint again at once.
+    where another host has room the reconciler sends the hint again at once. A job whose plan is
+    being made waits for that: it makes the same data, and calls for the job when it ends.
     """
     job = session.execute(_LOCK_JOB, {"job_id": job_id}).first()
-    if job is None or not job.wanted or not job.due:
+    if job is None or not job.wanted or not job.due or job.planned:
         return None
     token = secrets.token_hex(16)
-    if not _has_room(session, worker_id):
+    if not has_room(session, worker_id):
         _leave_to_others(session, job_id, worker_id)
         return None
     values = {"job_id": job_id, "worker_id": worker_id, "token": token, "lease": lease_seconds()}
@@ -94,24 +92,17 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
     return token
 
 
-def _has_room(session: Session, worker_id: str) -> bool:
-    session.execute(_ONE_AT_A_TIME, {"worker_id": worker_id})
-    slots = {"worker_id": worker_id, "slots": get_settings().prepare_slots}
-    return bool(session.execute(_HAS_ROOM, slots).scalar())
-
-
 # Neither `hint_after` nor its doubling is waited for: the queue has readers, and one has room.
 _LEAVE = text(
-    """
+    f"""
     UPDATE preparations SET hinted_at = created_at - interval '1 day'
     WHERE job_id = :job_id AND status = 'waiting' AND EXISTS (
         SELECT FROM workers p CROSS JOIN LATERAL split_part(p.id, '.prepare.', 1) AS host
         WHERE p.kind = 'prepare' AND host <> :worker_id
             AND p.seen_at > now() - CAST(:timeout AS float) * interval '1 second'
             AND NOT EXISTS (SELECT FROM workers h WHERE h.id = host AND h.draining)
-            AND :slots > (SELECT count(*) FROM preparations r WHERE r.status = 'running'
-                AND r.worker_id = host AND r.lease_expires_at > now()))
-    """
+            AND :slots > {RUNNING_ON.format("host")})
+    """  # noqa: S608 - constants
 )
 
 
@@ -146,26 +137,6 @@ _WAITING = text(
     RETURNING p.job_id, p.project_id
     """
 )
-
-
-# A hint of just now is on its way still.
-_NEXT = text(
-    """
-    UPDATE preparations SET hinted_at = now() WHERE job_id = (
-        SELECT p.job_id FROM preparations p JOIN jobs j ON j.id = p.job_id
-        WHERE p.status = 'waiting' AND j.status = 'queued' AND j.cancel_requested_at IS NULL
-            AND (j.not_before IS NULL OR j.not_before <= now()) AND p.job_id <> :job_id
-            AND coalesce(p.hinted_at, p.created_at) < now() - interval '1 second'
-        ORDER BY p.created_at LIMIT 1 FOR NO KEY UPDATE OF p SKIP LOCKED)
-    RETURNING job_id, project_id
-    """
-)
-
-
-def _call_next(session: Session, job_id: str) -> None:
-    """Hint the job that has waited longest for a host with room: this one has room now."""
-    for row in session.execute(_NEXT, {"job_id": job_id}).all():
-        hint(session, row.project_id, PREPARE_QUEUE, "prepare", row.job_id)
 
 
 def hint_waiting(session: Session) -> None:
@@ -209,6 +180,12 @@ def prepared_lock(project_id: str, key: str) -> str:
     return f"prepared/{project_id}/{key}"
 
 
+def lock_prepared(session: Session, project_id: str, key: str) -> None:
+    """Wait for a deletion of prepared data that is going on; none begins before the commit."""
+    lock = text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
+    session.execute(lock, {"name": prepared_lock(project_id, key)})
+
+
 _ANNOUNCE = text(
     """
     UPDATE preparations SET key = :key
@@ -223,8 +200,7 @@ def announce(session: Session, job_id: str, token: str, project_id: str, key: st
     Waits for a deletion that is going on; whether they are there is to be looked up afterwards.
     Raises LeaseLost.
     """
-    lock = text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
-    session.execute(lock, {"name": prepared_lock(project_id, key)})
+    lock_prepared(session, project_id, key)
     values = {"job_id": job_id, "token": token, "key": key}
     if session.execute(_ANNOUNCE, values).first() is None:
         raise LeaseLost(f"preparation of {job_id}")
@@ -268,7 +244,7 @@ def _let_go(session: Session, job_id: str, token: str) -> tuple[Any, int]:
     row = session.execute(_HELD, {"job_id": job_id, "token": token}).first()
     if job is None or row is None:
         raise LeaseLost(f"preparation of {job_id}")
-    _call_next(session, job_id)
+    call_next(session, job_id)
     return job, row.tries
 
 

@@ -12,7 +12,7 @@ import typer
 from polar.commands.screen import fail
 from trainer_core.spec import TrainSpec
 
-_OF_THE_SERVICE = ("name", "labels", "priority", "compute", "retry")
+_OF_THE_SERVICE = ("name", "labels", "priority", "compute", "retry", "plan_id")
 """Fields of a job that say nothing about training."""
 
 

@@ -92,6 +92,13 @@ def host(api: Api) -> dict[str, str]:
     return {"worker_id": worker_id}
 
 
+def plan(api: Api) -> dict[str, str]:
+    """Ask for a plan that nobody makes."""
+    answer = api.client.post("/plans", json=JOB)
+    assert answer.status_code == 201, answer.text
+    return {"plan_id": str(answer.json()["id"])}
+
+
 _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "jobs": job,
     "api-keys": key,
@@ -99,6 +106,7 @@ _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "datasets": dataset,
     "uploads": upload,
     "models": model,
+    "plans": plan,
     "targets": host,
     "api": job,
 }

@@ -1,0 +1,1 @@
+"""Plans: what a job will do and need, before it is submitted; previews of its rows."""

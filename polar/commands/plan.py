@@ -1,0 +1,109 @@
+"""`polar plan`, `preview`: what a job will do and need, and the rows as the model will see them."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from polar.commands.jobs import service
+from polar.commands.screen import fail, out
+
+_LOOK_EVERY = 0.5
+Spec = Annotated[Path, typer.Argument(help="A JobSpec as a JSON file.", exists=True)]
+AsJson = Annotated[bool, typer.Option("--json", help="Say it as JSON.")]
+
+
+def plan(
+    spec: Spec,
+    *,
+    exact: Annotated[bool, typer.Option(help="Wait until all rows are read.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a job will do and need, before it is submitted; `plan_id` pins a job to it."""
+    with service() as client:
+        found = client.plan(_read(spec))
+        while exact and found["status"] in ("waiting", "running"):
+            time.sleep(_LOOK_EVERY)
+            found = client.request("GET", f"/plans/{found['id']}")
+    if as_json:
+        out.print_json(data=found)
+    else:
+        out.print("\n".join(_lines(found)))
+    if found["problem"] is not None:
+        raise fail(f"{found['problem']['reason']}: {found['problem']['message']}")
+
+
+def preview(
+    spec: Spec,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=50)] = 3,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show the first training samples as the model will see them, what is learned in ⟦ ⟧."""
+    with service() as client:
+        found = client.preview(_read(spec), samples)
+    if as_json:
+        out.print_json(data=found)
+        return
+    if found["samples"] is None:
+        raise fail(f"no sample was read yet: {found['waiting_for']}; ask again")
+    for sample in found["samples"]:
+        label = "" if sample["label"] is None else f": {sample['label']}"
+        out.print(escape(f"sample {sample['number']}{label}"))
+        for part in sample["parts"]:
+            out.print(escape(f"  {part['name']}: {_marked(part['tokens'])}"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise fail(f"{path} is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise fail(f"{path} must hold a JSON object")
+    return body
+
+
+def _lines(plan: dict[str, Any]) -> Iterator[str]:
+    figures = plan["figures"]
+    if figures is None:
+        yield f"{plan['id']}: nothing yet ({plan['waiting_for'] or plan['status']})"
+        return
+    yield f"{plan['id']}: {'exact' if plan['exact'] else 'by the first rows'}"
+    steps, rows, tokens = figures["steps"], figures["rows"], figures["tokens"]
+    bounds = figures["bounds"] or {}
+    if steps is not None:
+        yield f"steps    {steps['total']:,}{_between(bounds.get('steps'))}"
+    yield f"rows     {rows['train']:,} to train on{_between(bounds.get('train'))}"
+    yield f"tokens   {tokens['total']:,}{_between(bounds.get('tokens'))}"
+    if tokens["trained_share"] is not None:
+        yield f"trained  {tokens['trained_share']:.1%} of them"
+    yield f"memory   {figures['memory']['total_gb']:.2f} GB a process"
+    yield f"disk     {figures['disk']['total'] / 1e9:.2f} GB"
+    for machine in plan["machines"]:
+        took = machine["reason"] if machine["seconds"] is None else f"{machine['seconds']:.0f} s"
+        yield escape(f"machine  {machine['machine']}: {took}")
+    for notice in [*plan["warnings"], *figures["warnings"]]:
+        yield f"[yellow]warning:[/] {escape(notice['message'])}"
+
+
+def _between(interval: dict[str, Any] | None) -> str:
+    if interval is None:
+        return ""
+    if interval["high"] is None:
+        return " or more"
+    return f" ({interval['low']:,.0f} to {interval['high']:,.0f})"
+
+
+def _marked(tokens: list[dict[str, Any]]) -> str:
+    said, inside = "", False
+    for token in tokens:
+        if token["trained"] != inside:
+            said += "⟧" if inside else "⟦"
+            inside = token["trained"]
+        said += token["text"]
+    return said + ("⟧" if inside else "")
