@@ -23,7 +23,7 @@ from app.settings import get_settings
 
 PLAN_HOURS = 24.0
 PREVIEW_HOURS = 0.25
-_FIELD = re.compile(r"^([a-z_]+(?:\[\d+\])?(?:\.[A-Za-z0-9_]+(?:\[\d+\])?)*)\b")
+_FIELD = re.compile(r"^([a-z_]+(?:\[\d+\])?(?:\.[A-Za-z0-9_]+(?:\[\d+\])?)*)(?![A-Za-z0-9_])")
 _BLOCKS = ("task", "model", "data", "training", "adapter", "quantization", "evaluation")
 
 
