@@ -54,6 +54,7 @@ def assert_holds(found: Estimate, exact: Plan) -> None:
         assert holds(bounds.trained_share, exact.tokens.trained_share)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_sample_that_holds_all_rows_says_what_the_plan_says(name: str, small: Small) -> None:
     task, rows, given = VARIANTS[name]

@@ -125,6 +125,7 @@ def test_a_pinned_job_runs_what_was_planned_and_tokenises_nothing(rig: Rig) -> N
     assert "inputs are here" in log.read_text()
 
 
+@pytest.mark.sampled
 def test_data_of_another_host_are_fetched_from_the_store(rig: Rig) -> None:
     plan = carried(rig, begin(rig), "done", "failed")
     [folder] = prepared_folders()
@@ -136,6 +137,7 @@ def test_data_of_another_host_are_fetched_from_the_store(rig: Rig) -> None:
     assert rig.until(job_id, "succeeded", "failed") == "succeeded"
 
 
+@pytest.mark.sampled
 def test_a_job_waits_for_its_plan_and_is_called_when_that_ends(rig: Rig) -> None:
     plan_id = begin(rig)
     job_id = rig.submit(plan_id=plan_id)
@@ -170,6 +172,7 @@ def test_what_has_changed_since_is_refused_with_its_field(rig: Rig, tmp_path: Pa
         rig.submit(**blocks, plan_id=plan.id)
 
 
+@pytest.mark.sampled
 def test_what_only_the_preparation_sees_ends_the_job_and_the_plan(rig: Rig) -> None:
     """As it is for a hub or a store: their content is looked at then."""
     plan = carried(rig, begin(rig), "done", "failed")
