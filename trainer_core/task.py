@@ -1,12 +1,14 @@
 """Task types: what is learned. The table of them is `TASKS`."""
 
+import sys
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, get_args
 
 from trainer_core.context import TrainContext
 from trainer_core.hardware import Hardware
 from trainer_core.problems import Problem
 from trainer_core.spec import EvaluationTask, TrainSpec
+from trainer_core.spec.task import Trained
 from trainer_core.task_facts import TaskFacts
 from trainer_core.tasks import (
     clm,
@@ -24,7 +26,7 @@ from trainer_core.tasks import (
 
 
 class Task(Protocol):
-    """One task type: a module of this shape, light at import."""
+    """One task type: a module of this shape, light at import, or the file of its block."""
 
     FACTS: TaskFacts
 
@@ -41,6 +43,17 @@ class Task(Protocol):
         """
 
 
+def _whole_in_one_file() -> dict[str, Task]:
+    """The types whose block's file says all the rest as well."""
+    found = {}
+    for block in get_args(Trained):
+        module = sys.modules[block.__module__]
+        if hasattr(module, "FACTS"):
+            [name] = get_args(block.model_fields["type"].annotation)
+            found[name] = cast("Task", module)
+    return found
+
+
 TASKS: dict[str, Task] = {
     "sft": sft,
     "dpo": dpo,
@@ -53,6 +66,7 @@ TASKS: dict[str, Task] = {
     "sentence_transformer": sentence_transformer,
     "kto": kto,
     "evaluation": evaluation,
+    **_whole_in_one_file(),
 }
 
 

@@ -1,19 +1,21 @@
 """What a task type says about itself: data that the rest of the trainer asks for.
 
-Nothing here is heavy, so that the service can ask as well.
+Nothing here is heavy, so that the service can ask as well, and nothing is imported from the spec:
+a task whose block and facts are one file is a part of it.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainer_core.spec import TaskBlock, TrainSpec
-
 if TYPE_CHECKING:
     from trainer_core.data.prepared import Prepared
+    from trainer_core.spec import TaskBlock, TrainSpec
 
-Block = TypeVar("Block", bound=TaskBlock)
+Block = TypeVar("Block", bound="TaskBlock")
 
 OVER_LENGTH = ("error", "truncate_right", "truncate_left", "drop")
 """The policies that every task with texts can follow; `split` is for plain documents alone."""
@@ -48,7 +50,7 @@ def _not_at_all(_: TrainSpec) -> str:
     return ""
 
 
-def _every_row_once(spec: TrainSpec, data: "Prepared") -> int:
+def _every_row_once(spec: TrainSpec, data: Prepared) -> int:
     return -(-len(data.train) // (spec.training.per_device_train_batch_size or 1))
 
 
@@ -152,7 +154,7 @@ class TaskFacts:
     over_length: tuple[str, ...] = OVER_LENGTH
     frozen_copies: Callable[[TrainSpec], int] = _none
     step_multiple: Callable[[TrainSpec], int] = _one
-    batches: Callable[[TrainSpec, "Prepared"], int] = _every_row_once
+    batches: Callable[[TrainSpec, Prepared], int] = _every_row_once
     ddp: str | None = None
     trains: bool = True
     loss_falls: bool = True

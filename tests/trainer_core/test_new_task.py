@@ -1,4 +1,4 @@
-"""A new task type: its block, its file and a line in each of two tables; nothing else changes."""
+"""A new task type: one file and its line in the table; nothing else changes."""
 
 import json
 import os
@@ -15,20 +15,17 @@ from tests.trainer_core.small_tasks import Small, documents
 pytestmark = pytest.mark.train
 
 REPOSITORY = Path(__file__).parents[2]
-BLOCK = '''
+TASK = '''
 from typing import Literal
 from pydantic import Field
 from trainer_core.spec.base import TaskBlock
+from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts
 
 class EchoTask(TaskBlock):
     """Learns texts by heart."""
 
     type: Literal["echo"]
     max_length: int | None = Field(None, ge=8)
-'''
-TASK = """
-from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts
-from trainer_core.token_trainer import token_trainer
 
 FACTS = TaskFacts(
     formats=("text",),
@@ -46,21 +43,14 @@ def problems(spec, hardware):
     return iter(())
 
 def build_trainer(context):
+    from trainer_core.token_trainer import token_trainer
     return token_trainer(context)
-"""
+'''
+TABLE = "spec/task.py"
 LINES = {
-    "spec/task.py": (
-        "    | DpoTask\n",
-        "    | DpoTask\n    | EchoTask\n",
-        "from trainer_core.spec.tasks.sft",
-        "from trainer_core.spec.tasks.echo import EchoTask\nfrom trainer_core.spec.tasks.sft",
-    ),
-    "task.py": (
-        '    "dpo": dpo,\n',
-        '    "dpo": dpo,\n    "echo": echo,\n',
-        "    dpo,\n",
-        "    dpo,\n    echo,\n",
-    ),
+    "    | DpoTask\n": "    | DpoTask\n    | EchoTask\n",
+    "from trainer_core.spec.tasks.sft": "from trainer_core.spec.tasks.echo import EchoTask\n"
+    "from trainer_core.spec.tasks.sft",
 }
 
 
@@ -82,14 +72,12 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / room, folder / room, ignore=ignored)
     core = folder / "trainer_core"
-    (core / "spec/tasks/echo.py").write_text(BLOCK)
-    (core / "tasks/echo.py").write_text(TASK)
-    for name, edits in LINES.items():
-        text = (core / name).read_text()
-        for old, new in zip(edits[::2], edits[1::2], strict=True):
-            assert text.count(old) == 1, old
-            text = text.replace(old, new)
-        (core / name).write_text(text)
+    (core / "spec/tasks/echo.py").write_text(TASK)
+    text = (core / TABLE).read_text()
+    for old, new in LINES.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    (core / TABLE).write_text(text)
     return folder
 
 
