@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from trainer_core import confine, outbound
 from trainer_core.capabilities_page import page
 from trainer_core.console import Console
-from trainer_core.endings import as_trainer_error, ending_of, write_exit
+from trainer_core.endings import as_trainer_error, ending_of, message_of, write_exit
 from trainer_core.errors import InvalidSpec, TrainerError
 from trainer_core.launch import is_launch, read_launch, read_secrets
 from trainer_core.machine import detect_hardware, with_own_devices
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say(f"{problem.pointer}: {problem.message}")
         return _end(options, InvalidSpec("; ".join(p.message for p in problems)))
     except TrainerError as error:
-        _say(f"{error.field}: {error.message}" if error.field else error.message)
+        _say(message_of(error))
         return _end(options, error)
     except OSError as error:
         _say(str(error))

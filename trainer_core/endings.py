@@ -55,10 +55,15 @@ def ending_of(error: BaseException) -> Ending:
         say_traceback(error)
         known = TrainerError(f"{type(error).__name__}: {error}")
     # What was read may hold half characters, which no store takes.
-    message = known.message.encode("utf-8", "backslashreplace").decode()[:_LONGEST_MESSAGE]
-    if known.field and known.field not in message:
-        message = f"{known.field}: {message}"
+    message = message_of(known).encode("utf-8", "backslashreplace").decode()[:_LONGEST_MESSAGE]
     return Ending(known.exit_code, known.reason, message, known.retryable)
+
+
+def message_of(error: TrainerError) -> str:
+    """What is said of an error, with its field named once."""
+    if error.field and error.field not in error.message:
+        return f"{error.field}: {error.message}"
+    return error.message
 
 
 def as_trainer_error(error: BaseException) -> TrainerError | None:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trainer_core.errors import InvalidSpec
+from trainer_core.json_words import json_problem
 from trainer_core.spec import Launch, Paths, TrainSpec
 from trainer_core.words import say
 
@@ -89,8 +90,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_bytes())
     except OSError as error:
         raise InvalidSpec(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InvalidSpec(f"{path} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidSpec(f"{path} is not JSON: {json_problem(error)}") from error
     if not isinstance(document, dict):
         raise InvalidSpec(f"{path} must hold a JSON object: a TrainSpec or a Launch")
     return document

@@ -46,7 +46,9 @@ from trainer_core.launch import read_launch, read_secrets
 from trainer_core.loading import files_of, load_reader, load_tokenizer
 from trainer_core.model_source import ModelSource, locate
 from trainer_core.new_tokens import with_new_tokens
+from trainer_core.places import make_folder, require_own
 from trainer_core.publish.manifest import (
+    MANIFEST,
     canonical_hash,
     make_durable,
     sync_folder,
@@ -63,6 +65,9 @@ Emit = Callable[..., Any]
 _TEXTS = {"text", "segments"}
 """Formats that no template is asked for."""
 _TELL_SECONDS = 2.0
+_OUT = "--out"
+_OWN = frozenset({"train.arrow", "validation.arrow", REPORT, LEDGER, TOKENIZER, MANIFEST})
+"""What a folder may hold that is prepared again."""
 PREPARED = "prepared"
 """Where in a run's work folder its rows are prepared."""
 
@@ -88,10 +93,13 @@ def prepare(
     A whole folder that is already there is used as it is: name it after `content_key`. Without
     `tokenizer` the model's is loaded. `emit` gets RunEvents (`progress`, `log`, `warning`) as
     `emit(type, **data)`. Raises InvalidSpec, InvalidData, DataUnavailable, ModelUnavailable or
-    DiskFull, and leaves nothing behind then.
+    DiskFull, and leaves nothing behind then. A folder in which anything else lies is refused.
     """
     launch = launch.model_copy(update={"spec": evaluated(launch.spec)})
-    out.parent.mkdir(parents=True, exist_ok=True)
+    out = out.absolute()
+    if read_report(out) is None:
+        require_own(out, _OWN, _OUT)
+    make_folder(out.parent, _OUT)
     with alone(out):
         report = read_report(out)
         if report is not None:
@@ -111,7 +119,7 @@ def prepare(
                 "a row of it is too large"
             ) from error
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise DiskFull(f"no room is left in {out.parent} for the prepared data") from error
         finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 from trainer_core.endings import Ending, ending_of, write_exit
 from trainer_core.errors import Interrupted
 from trainer_core.events import EventWriter, RunEvent
+from trainer_core.places import work_folder
 from trainer_core.rank_processes import Crew, told
 from trainer_core.ranks import Seat
 from trainer_core.report import Mute, Reporter
@@ -28,19 +29,30 @@ def run_launch(
     *,
     calm: bool = False,
 ) -> int:
-    """Run one attempt and return its exit code; raises nothing.
+    """Run one attempt and return its exit code; every ending is told by events and `exit.json`.
+
+    Raises InvalidSpec where `paths.work` cannot be worked in, and an OSError on a full disk.
 
     In this process, or in as many as the spec and the devices ask for (`trainer_core.spread`). Safe
     in a process forked from one that imported the training stack (`trainer_core.warm`): the
     number of threads and the devices are set here. `listener` sees each event. `calm`: without any
     dropout, for runs that are compared.
     """
+    with work_folder(Path(launch.paths.work)):
+        count = processes_of(launch.spec, len(launch.devices))
+        if count > 1:
+            rank = partial(_run_rank, secrets, listener, calm)
+            return _run_in_several(launch, Crew(launch, count, rank), listener)
+        return _run_alone(launch, secrets, listener, calm)
+
+
+def _run_alone(
+    launch: Launch,
+    secrets: Mapping[str, str],
+    listener: Callable[[RunEvent], None] | None,
+    calm: bool,  # noqa: FBT001 - passed on
+) -> int:
     work = Path(launch.paths.work)
-    work.mkdir(parents=True, exist_ok=True)
-    count = processes_of(launch.spec, len(launch.devices))
-    if count > 1:
-        rank = partial(_run_rank, secrets, listener, calm)
-        return _run_in_several(launch, Crew(launch, count, rank), listener)
     with StopSignal() as stop:
         writer = EventWriter(work / EVENTS)
         report = Reporter(writer, stop, listener)

@@ -136,20 +136,25 @@ def test_a_supervisor_finds_the_reason_of_a_wrong_launch(folder: Path) -> None:
 
 @pytest.mark.train
 def test_a_supervisor_finds_the_reason_of_what_nobody_expected(folder: Path) -> None:
-    (folder / "out").write_text("a file where a folder is needed")
+    (folder / ".rows.lock").mkdir()
     launch = {"spec": _spec(folder), "paths": {"work": str(folder)}}
     launch |= {"attempt_id": "a", "job_id": "j", "job_name": "n"}
-    out = folder / "out/prepared"
-    done = _run("prepare", _write(folder / "launch.json", launch), "--out", out)
+    done = _run("prepare", _write(folder / "launch.json", launch), "--out", folder / "rows")
     assert done.returncode == 70
     ending = json.loads((folder / "exit.json").read_text())
     assert (ending["code"], ending["reason"]) == (70, "trainer_error")
-    assert str(folder / "out") in ending["message"]
+    assert ".rows.lock" in ending["message"]
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "No such file"), ("{", "is not JSON"), ("[1]", "must hold a JSON object")],
+    [
+        (None, "No such file"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON: it is nested too deeply"),
+        ('{\n"name": "shop",\n}', "line 3, character 1"),
+        ("[1]", "must hold a JSON object"),
+    ],
 )
 def test_files_that_are_no_spec(folder: Path, content: str | None, said: str) -> None:
     path = folder / "spec.json"
@@ -165,7 +170,7 @@ def test_resolve_fills_every_default(folder: Path) -> None:
     done = _run("resolve", _write(folder / "spec.json", _spec(folder)))
     assert done.returncode == 0, done.stderr
     spec = TrainSpec.model_validate_json(done.stdout)
-    assert spec.training.per_device_train_batch_size == 8
+    assert spec.training.per_device_train_batch_size == 4  # as given
     assert spec.training.gradient_accumulation_steps is not None
     assert spec.backend == "hf"
 

@@ -154,7 +154,7 @@ def test_prompt_and_completion() -> None:
 @pytest.mark.parametrize(
     ("values", "format_", "message"),
     [
-        ({"messages": []}, "messages", "must be a list of messages that is not empty"),
+        ({"messages": []}, "messages", "`messages` is an empty list"),
         ({"messages": None}, "messages", "not null"),
         ({"messages": ["hi"]}, "messages", "`messages[0]` must be an object"),
         ({"messages": [{"content": "x"}]}, "messages", "`messages[0]` has no `role`"),

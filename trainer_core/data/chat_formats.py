@@ -99,8 +99,10 @@ def _prompt_completion(values: dict[str, Any]) -> Sample:
 
 def _segments(values: dict[str, Any]) -> Sample:
     pieces = parsed(existing(values, "segments"))
-    if not isinstance(pieces, list) or not pieces:
-        raise BadRow(f"`segments` must be a list that is not empty, not {kind(pieces)}")
+    if not isinstance(pieces, list):
+        raise BadRow(f"`segments` must be a list of pieces, not {kind(pieces)}")
+    if not pieces:
+        raise BadRow("`segments` is an empty list: it must hold pieces of text")
     return Segments([_piece(piece, f"segments[{i}]") for i, piece in enumerate(pieces)])
 
 

@@ -204,19 +204,19 @@ def _undecided(
     formats = [FORMATS[name] for name in accepted]
     wanted = [c for f in formats for c in f.required] + [c for f in formats for c in f.columns]
     hint = next((h for c in row.values if (h := nearest(c, wanted, "is `{}` meant by it?"))), "")
-    first, second = (formats[0].columns * 2)[:2]
     return InvalidData(
         f"{field} fits no format: {row.place} has the columns {columns}{hint}. Formats need "
         f"{', '.join(f.needs for f in formats)}: map columns in {field}.columns, such as "
-        f"{_example_mapping(first, second, accepted)}",
+        f"{_example_mapping(formats[0].columns, accepted)}",
         f"{field}.format",
     )
 
 
-def _example_mapping(first: str, second: str, accepted: Sequence[str]) -> str:
+def _example_mapping(columns: Sequence[str], accepted: Sequence[str]) -> str:
     if "prompt_completion" in accepted:
         return "{'prompt': 'question', 'completion': 'answer'}"
-    return f"{{'{first}': 'their_name', '{second}': 'another'}}"
+    pairs = zip(columns, ("their_name", "another"), strict=False)  # a format may have one
+    return str(dict(pairs))
 
 
 def format_problem(source: DataSource, field: str, accepted: Sequence[str]) -> str | None:

@@ -77,8 +77,10 @@ def read_conversation(turns: Any, column: str) -> tuple[list[Message], frozenset
     Calls of tools that follow each other without anything between them are one message.
     """
     turns = parsed(turns)
-    if not isinstance(turns, list) or not turns:
-        raise BadRow(f"`{column}` must be a list of messages that is not empty, not {kind(turns)}")
+    if not isinstance(turns, list):
+        raise BadRow(f"`{column}` must be a list of messages, not {kind(turns)}")
+    if not turns:
+        raise BadRow(f"`{column}` is an empty list: it must hold messages")
     messages: list[Message] = []
     silent: set[int] = set()
     for number, turn in enumerate(turns):

@@ -16,6 +16,7 @@ from trainer_core.data.jsonstream import Scanner
 from trainer_core.data.rows import Place, Row
 from trainer_core.data.trees import DAMAGED, HARMLESS, MOST_GROWTH, Beside, Tree
 from trainer_core.errors import InvalidData
+from trainer_core.json_words import json_problem
 
 Lines = Iterator[tuple[int, str]]
 _DELIMITERS = ",;\t|"
@@ -206,7 +207,7 @@ def _read_jsonl(file: File) -> Iterator[Row]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield Row(place, {}, f"it is not valid JSON: {_json_problem(error)}")
+            yield Row(place, {}, f"it is not valid JSON: {json_problem(error)}")
             continue
         if isinstance(value, dict):
             yield Row(place, value)
@@ -343,15 +344,7 @@ def _rows_at_once(metadata: Any) -> int:
 def _json_reason(error: Exception) -> str:
     """Why a JSON file is none; the scanner's own words, where they are for people."""
     foreign = isinstance(error, RecursionError) or "set_int_max_str_digits" in str(error)
-    return _json_problem(error) if foreign else str(error)
-
-
-def _json_problem(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg.removesuffix(' at')} at character {error.colno}"
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return "a number in it has too many digits"
+    return json_problem(error) if foreign else str(error)
 
 
 def _json_type(value: Any) -> str:
