@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer_core.context import TrainContext
-from trainer_core.errors import InvalidSpec
+from trainer_core.errors import InvalidData, InvalidSpec
 from trainer_core.loop import ExactLoop, Scores
 from trainer_core.measures import LabelScores, NumberScores
 from trainer_core.problems import Problem
@@ -60,10 +60,25 @@ def _misfit(weights: list[float], names: list[str]) -> str:
 
 
 def learn_labels(trainer: Any, context: TrainContext, task: LabelledTask) -> None:
-    """Give a trainer whose loop is a `LabelLoop` the task and its weights; raises InvalidSpec."""
+    """Give a trainer whose loop is a `LabelLoop` the task and its weights.
+
+    Raises InvalidSpec for weights that do not fit, and InvalidData for rows of one label alone.
+    """
+    if problem_type(task) == SINGLE:
+        _require_choice(context.data.report.facts["labels"])
     trainer.model_accepts_loss_kwargs = True  # `compute_loss` divides by the items of a step
     trainer.task = task
     trainer.label_weights = _label_weights(context, task)
+
+
+def _require_choice(names: list[str]) -> None:
+    """The loss of a choice of one is always zero: a run would end well and have learned nothing."""
+    if len(names) < 2:
+        raise InvalidData(
+            f"data.train has the label '{names[0]}' alone, so that there is nothing to learn: add"
+            " rows with another one, or declare all labels in task.label_names",
+            "data.train",
+        )
 
 
 class LabelLoop(ExactLoop):

@@ -149,6 +149,29 @@ def test_a_loss_that_does_not_fit_the_rows(loss: str, shape: Shape, message: str
     assert refused.value.field == "task.loss"
 
 
+@pytest.mark.parametrize(
+    ("loss", "shape", "alone"),
+    [
+        ("mnrl", Shape(2, NONE), False),
+        ("mnrl", Shape(3, NONE), True),  # its negative is with it
+        ("cosent", Shape(2, NUMBER), False),
+        ("cosine_similarity", Shape(2, NUMBER), True),
+    ],
+)
+def test_a_batch_of_one_row_has_nobody_to_compare_with(
+    loss: str,
+    shape: Shape,
+    alone: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    one = spec({"loss": loss}, training={"per_device_train_batch_size": 1})
+    if alone:
+        assert settled_loss(one, shape) == loss
+        return
+    with pytest.raises(InvalidSpec, match="raise it to 2 or more") as refused:
+        settled_loss(one, shape)
+    assert refused.value.field == "training.per_device_train_batch_size"
+
+
 GUIDE = {"name_or_path": "owner/guide"}
 
 

@@ -44,6 +44,7 @@ def test_a23_declared_names_fix_the_ids() -> None:
         (0.5, None, "set task.problem_type to 'regression'"),
         (["a"], None, "set task.problem_type to 'multi_label_classification'"),
         ({"a": 1}, None, "`label` is an object"),
+        ("\ud800", None, "`label` holds half a character"),
     ],
 )
 def test_what_is_no_label(label: Any, declared: list[str] | None, message: str) -> None:
@@ -93,7 +94,9 @@ def test_what_is_no_list_of_labels(labels: Any, declared: list[str] | None, mess
     assert message in bad.value.message
 
 
-@pytest.mark.parametrize("label", ["", "fast", None, True, "nan", float("inf"), [1.0]])
+@pytest.mark.parametrize(
+    "label", ["", "fast", None, True, "nan", float("inf"), [1.0], 1e39, -(10**400)]
+)
 def test_what_is_no_number(label: Any) -> None:
     with pytest.raises(BadRow, match="needs a finite number"):
         as_number(label)

@@ -282,6 +282,17 @@ def test_numbers_are_learnt(small: Small, zygote: Zygote) -> None:
     assert evaluation["eval_pearson"] >= 0.9
 
 
+def test_one_label_alone_is_nothing_to_learn(small: Small, zygote: Zygote) -> None:
+    """The loss would be zero in every step, and the run end well."""
+    rows = [row | {"label": "good"} for row in opinions(8)]
+    refused = zygote.run(small.launch("one-label", TASK, rows))
+    assert refused.code == 64
+    assert "data.train has the label 'good' alone" in refused.exit["message"]
+    task = TASK | {"label_names": ["bad", "good"]}
+    training = {"num_train_epochs": 1}
+    assert zygote.run(small.launch("one-of-two", task, rows, training=training)).code == 0
+
+
 def test_a23_a_model_with_another_head_is_refused_or_replaced(small: Small, zygote: Zygote) -> None:
     first = zygote.run(small.launch("head-2", TASK, opinions(24), training={"num_train_epochs": 1}))
     model = {"source": "folder", "name_or_path": str(first.work / "model")}

@@ -1,9 +1,11 @@
 """Labels: from what rows say to ids, and the map from ids to names that a model keeps."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from trainer_core.data.messages import kind, listed, nearest, parsed
+from trainer_core.data.messages import checked, kind, listed, nearest, parsed
+from trainer_core.data.numbers import SMALL_ENOUGH, held
 from trainer_core.data.rows import BadRow
 
 _MOST = 10_000
@@ -67,7 +69,7 @@ class LabelMap:
                 return list(self._ids)[label]
             raise BadRow(f"`label` is {label}, but task.label_names has {len(self._ids)} names")
         if isinstance(label, str) and label.strip():
-            return label
+            return checked(label, "label")
         if isinstance(label, float):
             raise BadRow(
                 f"`label` is {label:g}, a decimal number: set task.problem_type to "
@@ -119,16 +121,14 @@ class LabelMap:
 
 def as_number(label: Any) -> float:
     """The number of a regression row, also written as text (CSV); raises BadRow."""
-    if isinstance(label, int | float) and not isinstance(label, bool):
-        number = float(label)
-    else:
-        try:
-            number = float(label) if isinstance(label, str) else float("nan")
-        except ValueError:
-            number = float("nan")
-    if not abs(number) < float("inf"):
+    try:
+        number = held(float(label) if isinstance(label, str) else label)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
         shown = f"'{label}'" if isinstance(label, str) else kind(label)
-        raise BadRow(f"`label` is {shown}: task.problem_type 'regression' needs a finite number")
+        wanted = f"task.problem_type 'regression' needs {SMALL_ENOUGH}"
+        raise BadRow(f"`label` is {shown}: {wanted}")
     return number
 
 

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from trainer_core.data.messages import checked, kind, parsed
+from trainer_core.data.numbers import SMALL_ENOUGH, held
 from trainer_core.data.row_format import RowFormat, existing, text
 from trainer_core.data.rows import BadRow, Sample, Texts
 
@@ -76,17 +77,15 @@ def numbers(given: Any, column: str) -> list[float]:
     given = parsed(given)
     listed = given if isinstance(given, list) else [given]
     found = [_number(one) for one in listed]
-    if not found or not all(math.isfinite(one) for one in found):
-        raise BadRow(f"`{column}` must be a finite number or a list of them, not {kind(given)}")
+    if not found or any(math.isnan(one) for one in found):
+        raise BadRow(f"`{column}` is {kind(given)}: it must be {SMALL_ENOUGH}, or a list of them")
     return found
 
 
 def _number(given: Any) -> float:
     if isinstance(given, str):
-        return float(given) if _NUMBER.fullmatch(given.strip()) else math.nan
-    return (
-        float(given) if isinstance(given, int | float) and not isinstance(given, bool) else math.nan
-    )
+        return held(float(given)) if _NUMBER.fullmatch(given.strip()) else math.nan
+    return held(given)
 
 
 ANCHOR_POSITIVE = RowFormat(

@@ -146,7 +146,17 @@ def settled_loss(spec: TrainSpec, shape: Shape) -> str:
     _refuse_odd_width(name, shape)
     for field, message in loss_problems(spec, name):
         raise InvalidSpec(message, field)
+    if needs_others(name, shape) and spec.training.per_device_train_batch_size == 1:
+        field = "training.per_device_train_batch_size"
+        text = f"{field} is 1, but loss '{name}' compares each row with others of its batch: raise"
+        raise InvalidSpec(f"{text} it to 2 or more", field)
     return name
+
+
+def needs_others(name: str, shape: Shape) -> bool:
+    """Whether a row alone has no loss: it is compared with other rows, and brings no negative."""
+    kind = LOSSES[name]
+    return shape.texts == 2 and not kind.each_row
 
 
 def loss_problems(spec: TrainSpec, name: str) -> Iterator[tuple[str, str]]:

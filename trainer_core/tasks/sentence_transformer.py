@@ -16,6 +16,7 @@ from trainer_core.embedding.losses import (
     MAX_LENGTH,
     Shape,
     loss_problems,
+    needs_others,
     sampler_of,
     settled_loss,
 )
@@ -151,6 +152,9 @@ def build_trainer(context: TrainContext) -> Any:
     task = block_of(context.spec, SentenceTransformerTask)
     shape = Shape.of(context.data.report.facts)
     name = settled_loss(context.spec, shape)
+    if needs_others(name, shape) and len(context.data.train) == 1:
+        text = f"data.train has one row, but loss '{name}' compares it with others: add rows"
+        raise InvalidData(text, "data.train")
     evaluators = _evaluators(task, shape)
     model, tokenizer = context.loaded.model, context.loaded.tokenizer
     loss = loss_module(model, _frozen_guide(context, task), task, name, shape)
