@@ -95,10 +95,10 @@ def test_bounds_hold_what_all_rows_make(changes: dict[str, Any], small: Small) -
     assert "by the first" in said
 
 
-def test_rows_of_a_large_file_are_told_by_its_first_lines(
+def test_rows_of_a_large_file_are_told_by_pieces_of_it(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(totals, "_HEAD", 1 << 14)
+    monkeypatch.setattr(totals, "_LOOKED_AT", 1 << 14)
     launch = launched(small, "large", talks(900))
     found = estimate(launch, {}, 50)
     assert found.bounds.rows.low < found.bounds.rows.likely
