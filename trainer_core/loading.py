@@ -11,6 +11,8 @@ from trainer_core.errors import InvalidSpec, ModelUnavailable
 from trainer_core.model_source import FIELD, ModelSource
 from trainer_core.task_facts import PROCESSOR, ModelKind
 
+_UNREACHABLE = (OSError, ValueError, LookupError, ImportError)
+"""What the libraries raise for files that are missing, also because the hub is."""
 _PAD_CANDIDATES = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")
 
 
@@ -272,6 +274,7 @@ def model_errors(
     source: ModelSource, what: str, wanted: str = "a causal language model"
 ) -> Iterator[None]:
     """Turn the libraries' errors about a model into ours; `wanted` is the kind needed."""
+    from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
 
     try:
@@ -280,7 +283,7 @@ def model_errors(
         raise ModelUnavailable(
             f"the weights of '{source.reference}' are damaged: {error}", FIELD
         ) from error
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (*_UNREACHABLE, TypeError, AttributeError, StrictDataclassError) as error:
         raise _explained(error, source, what, wanted) from error
 
 
@@ -293,9 +296,11 @@ def _explained(
         return InvalidSpec(f"'{name}' needs code of its own to run, which is not allowed", FIELD)
     if "Unrecognized configuration class" in text:
         return InvalidSpec(f"'{name}' is not {wanted}", FIELD)
-    if source.is_folder:
+    if source.is_folder or not isinstance(error, _UNREACHABLE):
         return ModelUnavailable(
-            f"the {what} in {source.path} cannot be loaded: {_first_line(text)}", FIELD
+            f"the {what} in {source.path} cannot be loaded ({type(error).__name__}:"
+            f" {_first_line(text)}): its files must be whole, and those of such a model",
+            FIELD,
         )
     if any(mark in text for mark in ("gated repo", "401 ", "403 ")):
         way_out = "ask for access there and set model.token to a secret with your hub token"

@@ -9,8 +9,10 @@ import pytest
 
 from tests.trainer_core.runs import Outcome, World, Zygote
 from trainer_core.errors import InvalidSpec, ModelUnavailable
-from trainer_core.model_source import adapter_base, local_parameters, locate
+from trainer_core.loading import LoadingWish, skeleton
+from trainer_core.model_source import ModelSource, adapter_base, local_parameters, locate
 from trainer_core.spec import Launch, ModelRef, Paths
+from trainer_core.task_facts import ModelKind
 
 pytestmark = pytest.mark.train
 
@@ -220,3 +222,17 @@ def test_damaged_headers_tell_no_size(world: World, tmp_path: Path) -> None:
         document["paths"]["model"] = str(tmp_path)
         assert local_parameters(Launch.model_validate(document)) is None
         path.unlink()
+
+
+@pytest.mark.parametrize(
+    "config", ["[]", '{"model_type": "llama", "hidden_size": "x"}', '{"model_type": 3}']
+)
+def test_a_configuration_of_another_shape(world: World, tmp_path: Path, config: str) -> None:
+    shutil.copytree(world.model, tmp_path / "model")
+    (tmp_path / "model/config.json").write_text(config)
+    source = ModelSource(str(tmp_path / "model"), "mine")
+    with pytest.raises(ModelUnavailable, match="its files must be whole"):
+        skeleton(
+            source,
+            LoadingWish(ModelKind("AutoModelForCausalLM", "a model", "CAUSAL_LM"), "auto", "auto"),
+        )
