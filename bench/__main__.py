@@ -20,6 +20,7 @@ MEASUREMENTS = {
     "ddp": "two connected processes against two unconnected ones",
     "quantized": "bytes of 4-bit layers against bf16",
     "prepare": "preparation against datasets.map, and its memory",
+    "plans": "a plan of all rows against the preparation that a job needs anyway",
     "warm": "request → first step: warm stack, cold script, Ray",
     "api": "POST /jobs against bare psycopg and Celery; memory of the API",
     "streams": "events: fan-out, ingest, other requests meanwhile, a full database",
