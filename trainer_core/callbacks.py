@@ -178,11 +178,7 @@ class Flow:
     def add_loss(self, loss: float) -> None:
         """Count the loss of one micro-batch; raises Diverged where it is not finite."""
         if not math.isfinite(loss):
-            raise Diverged(
-                f"the loss is {loss} at step {self.step + 1}: lower training.learning_rate, or"
-                " raise training.warmup_steps, or choose precision bf16 or fp32",
-                "training.learning_rate",
-            )
+            raise _not_finite(loss, self.step + 1)
         self.meter.loss_sum += loss
         self.meter.trained()
 
@@ -294,3 +290,18 @@ def as_callback(flow: Flow) -> Any:
     hooks = {name: getattr(flow, name) for name in dir(Flow) if name.startswith("on_")}
     # Bound methods as class attributes are called without a second `self`.
     return type("FlowCallback", (TrainerCallback,), hooks)()
+
+
+def _not_finite(loss: float, step: int) -> Diverged:
+    """Before the first step is made no setting of the training can be the cause."""
+    if step == 1:
+        return Diverged(
+            f"the loss is {loss} at step 1, before anything was learned: the model's weights"
+            " (model.name_or_path) or numbers of the rows (data.train) are not finite or too large,"
+            " or too large for fp16: use precision bf16 or fp32"
+        )
+    return Diverged(
+        f"the loss is {loss} at step {step}: lower training.learning_rate, or"
+        " raise training.warmup_steps, or choose precision bf16 or fp32",
+        "training.learning_rate",
+    )

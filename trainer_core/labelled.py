@@ -64,16 +64,19 @@ def learn_labels(trainer: Any, context: TrainContext, task: LabelledTask) -> Non
 
     Raises InvalidSpec for weights that do not fit, and InvalidData for rows of one label alone.
     """
-    if problem_type(task) == SINGLE:
-        _require_choice(context.data.report.facts["labels"])
+    if problem_type(task) != NUMBER:
+        _require_choice(context.data.report.facts["labels"], problem_type(task))
     trainer.model_accepts_loss_kwargs = True  # `compute_loss` divides by the items of a step
     trainer.task = task
     trainer.label_weights = _label_weights(context, task)
 
 
-def _require_choice(names: list[str]) -> None:
+def _require_choice(names: list[str], kind: str) -> None:
     """The loss of a choice of one is always zero: a run would end well and have learned nothing."""
-    if len(names) < 2:
+    if not names:
+        text = "data.train has no label in any row: add rows with labels, or task.label_names"
+        raise InvalidData(text, "data.train")
+    if kind == SINGLE and len(names) < 2:
         raise InvalidData(
             f"data.train has the label '{names[0]}' alone, so that there is nothing to learn: add"
             " rows with another one, or declare all labels in task.label_names",

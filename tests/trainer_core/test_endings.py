@@ -128,7 +128,7 @@ def test_a15_diverged_stops_and_reports_no_zero(world: World, zygote: Zygote) ->
     assert diverged.code == 72
     assert diverged.exit["reason"] == "diverged"
     assert "the loss is nan at step 1" in diverged.result["message"]
-    assert "training.learning_rate" in diverged.result["message"]
+    assert "model.name_or_path" in diverged.result["message"]
     assert diverged.losses == {}
     assert _nothing_half_written(diverged)
 

@@ -290,6 +290,10 @@ def test_one_label_alone_is_nothing_to_learn(small: Small, zygote: Zygote) -> No
     assert "data.train has the label 'good' alone" in refused.exit["message"]
     task = TASK | {"label_names": ["bad", "good"]}
     training = {"num_train_epochs": 1}
+    several = TASK | {"problem_type": "multi_label_classification"}
+    none = zygote.run(small.launch("no-label", several, [row | {"label": []} for row in rows]))
+    assert none.code == 64
+    assert "data.train has no label in any row" in none.exit["message"]
     assert zygote.run(small.launch("one-of-two", task, rows, training=training)).code == 0
 
 

@@ -116,6 +116,21 @@ def test_what_differs_fails(small: Small) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"type": "clm", "max_length": 32},
+        {"type": "sft", "packing": True, "packing_strategy": "wrapped", "loss_on": "all"},
+    ],
+)
+def test_texts_that_are_joined_are_not_kept_apart(small: Small, task: dict[str, Any]) -> None:
+    spec = TrainSpec.model_validate(small.launch("joined", task, conversations(4))["spec"])
+    trials = _Unequal(standalone(spec, "joined"), {}, small.folder)
+    [packing] = [result for result in verify(trials) if result.name == "packing"]
+    assert (packing.status, packing.measured) == ("not_applicable", None)
+    assert "joined" in packing.reason
+
+
 def test_a_sample_changes_nothing_that_is_proven(small: Small) -> None:
     """Few rows, few steps, no gate; data, model, task and optimizer as they were."""
     spec = small.launch(

@@ -155,6 +155,9 @@ def _checkpointing(trials: Trials) -> float:
 def _packing(trials: Trials) -> float:
     if not trials.launch.spec.task.is_packed:
         raise NotApplicable("task.packing is off")
+    task = trials.launch.spec.task
+    if "wrapped" in (getattr(task, name, None) for name in ("packing", "packing_strategy")):
+        raise NotApplicable("texts that are joined and cut into full rows see each other, as meant")
     return isolation(trials, _plain(trials))
 
 
