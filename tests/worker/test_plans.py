@@ -227,9 +227,14 @@ def test_leases_of_plans_are_those_of_preparations(rig: Rig) -> None:
         assert leases.claim_plan(session, plan_id, "v") is None
         assert leases.renew_plan(session, plan_id, token).cancel is False
     run_sql("UPDATE plans SET lease_expires_at = now() - interval '1 hour'")
-    with transaction() as session:
-        taken = leases.claim_plan(session, plan_id, "v")
-        assert taken
+
+    def taken_over() -> str | None:
+        """Nobody is before the database has been up for one lease."""
+        with transaction() as session:
+            return leases.claim_plan(session, plan_id, "v")
+
+    taken = wait_until(taken_over, timeout=90)
+    assert taken
     with pytest.raises(leases.LeaseLost), transaction() as session:
         leases.renew_plan(session, plan_id, token)
     with transaction() as session:
