@@ -81,9 +81,9 @@ def test_prompts_are_never_cut() -> None:
 @pytest.mark.parametrize(
     ("group", "training", "expected"),
     [
-        (8, {}, (4, 4)),
-        (6, {}, (4, 6)),
-        (32, {}, (4, 8)),
+        (8, {}, (8, 2)),
+        (6, {}, (8, 3)),
+        (32, {}, (8, 4)),
         (8, {"gradient_accumulation_steps": 1}, (8, 1)),
         (8, {"per_device_train_batch_size": 3}, (3, 8)),
         (8, {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3}, (8, 3)),
@@ -92,7 +92,7 @@ def test_prompts_are_never_cut() -> None:
 def test_steps_hold_whole_groups(
     group: int, training: dict[str, int], expected: tuple[int, int]
 ) -> None:
-    """Batch × accumulation on a CPU, where batches are 4 and steps 16 unless it is said."""
+    """Batch × accumulation on a CPU, where batches are 8 and steps 16 unless it is said."""
     resolved = resolve(spec({"num_generations": group}, training=training), Hardware()).spec
     found = resolved.training
     batch, accumulated = found.per_device_train_batch_size, found.gradient_accumulation_steps

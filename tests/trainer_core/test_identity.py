@@ -31,6 +31,10 @@ ADAPTERS = {
 }
 
 
+THEN = {"training": {"per_device_train_batch_size": 4}}
+"""What `resolve` filled in on a CPU for tasks that accumulate; it is 8 by now."""
+
+
 def hashed(**blocks: Any) -> str:
     given = {
         "task": {"type": "sft"},
@@ -43,12 +47,13 @@ def hashed(**blocks: Any) -> str:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_hash_of_a_task_is_that_of_older_versions(task: str) -> None:
-    assert hashed(task={"type": task}) == TASKS[task]
+    then = {} if task in ("clm", "sentence_transformer") else THEN
+    assert hashed(task={"type": task}, **then) == TASKS[task]
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_the_hash_of_an_adapter_in_4_bits_is_that_of_older_versions(adapter: str) -> None:
-    assert hashed(adapter={"type": adapter}, quantization={"bits": 4}) == ADAPTERS[adapter]
+    assert hashed(adapter={"type": adapter}, quantization={"bits": 4}, **THEN) == ADAPTERS[adapter]
 
 
 def test_another_number_of_processes_is_another_training() -> None:
