@@ -159,9 +159,7 @@ def test_a_loss_that_does_not_fit_the_rows(loss: str, shape: Shape, message: str
     ],
 )
 def test_a_batch_of_one_row_has_nobody_to_compare_with(
-    loss: str,
-    shape: Shape,
-    alone: bool,  # noqa: FBT001 - a parameter of the test
+    loss: str, shape: Shape, *, alone: bool
 ) -> None:
     one = spec({"loss": loss}, training={"per_device_train_batch_size": 1})
     if alone:

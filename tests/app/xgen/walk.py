@@ -97,7 +97,7 @@ WALK: dict[str, Step] = {
     "train_test_split_ratio": Step(0.1),
     "data_filtering": Step(False),
     "tokenizer_max_len": Step(1024),
-    "output_dir": Step("/tmp/out"),  # noqa: S108 - has no effect
+    "output_dir": Step("out/run"),
     "overwrite_output_dir": Step(False),
     "use_stableadamw": Step(False),
     "optim": Step("sgd"),
