@@ -9,7 +9,7 @@ What was stepped down to travels with the checkpoints, so that whoever resumes b
 
 from typing import Any
 
-from trainer_core.loss_kernel import SMALL_PIECE, TOKENS_AT_ONCE
+from trainer_core.loss_kernel import SMALL_PIECE
 from trainer_core.spec import TrainSpec
 from trainer_core.task import task_of
 
@@ -32,9 +32,10 @@ class Ladder:
         return self._spec.model_copy(update={"training": training})
 
     @property
-    def tokens_at_once(self) -> int:
-        """How many tokens' logits are held at once, where that is for us to say."""
-        return int(self.state.get(_KEY, TOKENS_AT_ONCE))
+    def tokens_at_once(self) -> int | None:
+        """How many tokens' logits are held at once; None where the vocabulary decides."""
+        tokens: int | None = self.state.get(_KEY)
+        return tokens
 
     def lower_evaluation(self) -> str | None:
         """Halve the batches of evaluations; says so, or returns None where they have one row."""

@@ -8,8 +8,10 @@ in plain torch takes its place. TRL 1.16 brings one of its own, which is left al
 from functools import cache
 from typing import Any
 
-TOKENS_AT_ONCE = 1024
-"""More are computed in pieces, and again in the backward pass, to bound the memory of logits."""
+_LOGITS_AT_ONCE = 2**25
+"""More than these (128 MB of float32) are computed in pieces, and again in the backward pass."""
+_TOKENS_AT_ONCE = 1024
+"""A piece has at least so many tokens, however large the vocabulary."""
 SMALL_PIECE = 128
 """The size of a piece where memory has run out."""
 
@@ -21,8 +23,8 @@ def is_ours() -> bool:
     return utils._ChunkedLogProbFunction is TorchLogProbs
 
 
-def compute_at_once(tokens: int) -> None:
-    """Set the size of a piece, from here on."""
+def compute_at_once(tokens: int | None) -> None:
+    """Set the size of a piece, from here on; None leaves it to the size of the vocabulary."""
     TorchLogProbs.tokens_at_once = tokens
 
 
@@ -37,7 +39,7 @@ def ensure_loss_kernel() -> None:
 class TorchLogProbs:
     """Takes the place of TRL's `ChunkedLogProbFunction`; only `apply` is called."""
 
-    tokens_at_once = TOKENS_AT_ONCE
+    tokens_at_once: int | None = None
 
     @classmethod
     def apply(  # noqa: PLR0913 - the signature that TRL calls
@@ -66,7 +68,7 @@ class TorchLogProbs:
             logits = _logits(h, weight, bias, (scale, softcap, temperature))
             return _token_statistics(logits, t, outputs)
 
-        size = cls.tokens_at_once
+        size = cls.tokens_at_once or max(_TOKENS_AT_ONCE, _LOGITS_AT_ONCE // len(weight))
         if len(targets) <= size:
             return piece(hidden, targets)
         pieces = zip(hidden.split(size), targets.split(size), strict=True)

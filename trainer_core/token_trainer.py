@@ -8,6 +8,7 @@ from trainer_core.context import TrainContext
 from trainer_core.errors import InvalidSpec
 from trainer_core.loop import ExactLoop, attach, trainer_class
 from trainer_core.loss_kernel import ensure_loss_kernel
+from trainer_core.packed_attention import attend_by_sample
 
 # Samples that see each other differ by 0.3 and more; these are rounding errors of the logits.
 _TOLERANCE = 1e-3
@@ -40,6 +41,8 @@ def token_trainer(context: TrainContext, loop: type = ExactLoop, **settings: Any
     )
     attach(trainer, context)
     if free or "position_ids" in context.data.columns:
+        if trainer.model.device.type == "cpu":
+            attend_by_sample()
         with trainer.compute_loss_context_manager():
             check_isolation(trainer.model)
     return trainer

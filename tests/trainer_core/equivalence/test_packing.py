@@ -9,6 +9,7 @@ from tests.trainer_core.tiny import pack_rows, random_rows
 from trainer_core.backends import hf
 from trainer_core.collator import Collator
 from trainer_core.errors import InvalidSpec
+from trainer_core.packed_attention import attend_by_sample
 from trainer_core.spec import Paths, TrainSpec
 from trainer_core.token_trainer import check_isolation
 
@@ -42,6 +43,46 @@ def test_a4_packed_samples_do_not_see_each_other(world: World) -> None:
     for (row, start), logits in zip(places, alone, strict=True):
         inside = packed[row, start : start + len(logits)]
         assert (inside - logits).abs().max().item() <= TOLERANCE
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_attention_sample_by_sample_is_attention(
+    window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits and gradients on packed rows, also with grouped heads and a sliding window."""
+    import torch
+    from transformers import AttentionInterface, MistralConfig, MistralForCausalLM
+    from transformers.integrations import sdpa_attention
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 512}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": window}
+    config = MistralConfig(**sizes, **heads, attn_implementation="sdpa")
+    model = MistralForCausalLM(config)
+    batch = Collator(0)([*pack_rows(random_rows(6, seed=3), 48)])
+    del batch["labels"]
+
+    def results() -> list[Any]:
+        model.zero_grad()
+        logits = model(**batch, use_cache=False).logits
+        logits.square().mean().backward()
+        return [logits, *(parameter.grad for parameter in model.parameters())]
+
+    mapping = dict(AttentionInterface._global_mapping)
+    monkeypatch.setattr(AttentionInterface, "_global_mapping", mapping)
+    mapping["sdpa"] = sdpa_attention.sdpa_attention_forward
+    whole_rows = results()
+    calls: list[int] = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda *parts, **named: (calls.append(parts[0].shape[2]), kernel(*parts, **named))[1],
+    )
+    attend_by_sample()
+    torch.testing.assert_close(results(), whole_rows, rtol=1e-4, atol=TOLERANCE)
+    assert max(calls) < 48
+    assert sum(calls) == 2 * batch["input_ids"].numel()
 
 
 def test_a4_models_that_leak_are_refused(world: World) -> None:
