@@ -159,7 +159,18 @@ def _label_weights(context: TrainContext, task: LabelledTask) -> Any:
         return torch.tensor(task.class_weights)
     labels = torch.tensor(context.data.train["labels"][:])
     if problem_type(task) == MULTI:
-        have = labels.sum(dim=0)
-        return (len(labels) - have) / have.clamp(min=1)
+        return _rarity(labels)
     counts = torch.bincount(labels, minlength=len(names))
     return len(labels) / (len(names) * counts.clamp(min=1).float())
+
+
+def _rarity(labels: Any) -> Any:
+    """Rows without a label per row with it; raises InvalidData where all rows have the same."""
+    have = labels.sum(dim=0)
+    if bool(((have == 0) | (have == len(labels))).all()):
+        raise InvalidData(
+            "every row of data.train has the same labels, so that none is rare and there is nothing"
+            " to tell apart: add rows with others, or set task.class_weights to none",
+            "data.train",
+        )
+    return (len(labels) - have).clamp(min=1) / have.clamp(min=1)

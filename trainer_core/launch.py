@@ -1,6 +1,5 @@
 """Reading what a run gets: its Launch, its secrets and its share of the machine."""
 
-import json
 import os
 import uuid
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trainer_core.errors import InvalidSpec
-from trainer_core.json_words import json_problem
+from trainer_core.json_words import json_problem, parse_json
 from trainer_core.spec import Launch, Paths, TrainSpec
 from trainer_core.words import say
 
@@ -87,7 +86,7 @@ def _is_launch(document: dict[str, Any]) -> bool:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except OSError as error:
         raise InvalidSpec(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

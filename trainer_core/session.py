@@ -263,7 +263,9 @@ class Session:
         )
         flow.ranks = self._ranks
         flow.revision = loaded.facts.get("revision")
-        flow.watch = Watch(falls=task_of(spec).FACTS.loss_falls)
+        facts = task_of(spec).FACTS
+        guess = facts.guess(transformer_of(loaded.model).config)
+        flow.watch = Watch(falls=facts.loss_falls, guess=guess)
         checkpointer = Checkpointer(
             self._work, hashes, spec.checkpoint.save_total_limit, self._report
         )

@@ -6,6 +6,7 @@ a task whose block and facts are one file is a part of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,23 @@ def _one(_: TrainSpec) -> int:
 
 def _not_at_all(_: TrainSpec) -> str:
     return ""
+
+
+def _unknown(_: Any) -> None:
+    return None
+
+
+def guess_of_token(config: Any) -> float:
+    """The loss (nats) of a model that takes every token of its vocabulary for equally likely."""
+    return math.log(config.get_text_config().vocab_size)
+
+
+def guess_of_label(config: Any) -> float | None:
+    """The same for labels: one of all, each for itself; None for a number."""
+    if config.problem_type == "regression":
+        return None
+    alone = config.problem_type == "multi_label_classification"
+    return math.log(2 if alone else max(2, config.num_labels))
 
 
 def _every_row_once(spec: TrainSpec, data: Prepared) -> int:
@@ -139,6 +157,7 @@ class TaskFacts:
     `frozen_copies`  models of the same size that a spec keeps beside the trained one
     `trains`    whether weights change
     `loss_falls`  whether a lower loss is a better one
+    `guess`     the loss (nats) of who guesses, from the model's configuration; None: not known
     `streams`   whether its rows may be prepared without those that follow
     `joins`     by which field a spec has samples joined into one stream that is cut into full rows,
                 so that none is too long, and the way out; empty where none are
@@ -158,6 +177,7 @@ class TaskFacts:
     ddp: str | None = None
     trains: bool = True
     loss_falls: bool = True
+    guess: Callable[[Any], float | None] = _unknown
     streams: bool = False
     joins: Callable[[TrainSpec], str] = _not_at_all
 

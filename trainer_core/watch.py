@@ -13,6 +13,8 @@ WINDOW = 20
 """Steps whose mean is compared: single batches scatter."""
 _RISEN = 2.0
 _ABOVE_BEST = 3.0
+_LOST = 3.0
+_LOST_STEPS = 5
 FLAT_STEPS = 100
 _SAME = 1e-6
 _SLOW = 20.0
@@ -23,10 +25,19 @@ class Watch:
     """Sees each step; raises Diverged or Stalled with a plain cause.
 
     `falls` says whether a lower loss is a better one: a likelihood's is, an advantage's is not.
+    `guess` is the loss of who guesses: a run far above it has lost its weights, however it began.
     """
 
-    def __init__(self, *, falls: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        falls: bool = True,
+        guess: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._falls = falls
+        self._guess = guess
+        self._begun_at: float | None = None
         self._clock = clock
         self._losses: deque[float] = deque(maxlen=WINDOW)
         self._first: float | None = None
@@ -40,15 +51,17 @@ class Watch:
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: what the loss began with, its best, and the newest losses."""
         best = self._best if math.isfinite(self._best) else None
-        return {"first": self._first, "best": best, "losses": list(self._losses)}
+        seen = {"first": self._first, "best": best, "losses": list(self._losses)}
+        return seen | {"begun_at": self._begun_at}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there. Of a checkpoint without it the beginning is not known: no loss that
         rises ends such a run, because the loss of a late step is no measure for later ones."""
         if not state:
-            self._falls = False
+            self._falls, self._guess = False, None
             return
         self._first = state["first"]
+        self._begun_at = state.get("begun_at")
         self._best = math.inf if state["best"] is None else state["best"]
         self._losses.extend(state["losses"])
 
@@ -56,6 +69,7 @@ class Watch:
         """The loss of one step, and the norm of its gradient where it is known."""
         self._look_for_flatness(step, loss, gradient)
         self._losses.append(loss)
+        self._look_for_loss_of_all(step, loss)
         if not self._falls or len(self._losses) < WINDOW:
             return
         mean = fmean(self._losses)
@@ -66,6 +80,18 @@ class Watch:
                 f"the loss has risen to {mean:.4g} (mean of steps {step - WINDOW + 1} to {step}),"
                 f" after {self._first:.4g} at the beginning and {self._best:.4g} at best: lower"
                 " training.learning_rate, or raise training.warmup_steps",
+                "training.learning_rate",
+            )
+
+    def _look_for_loss_of_all(self, step: int, loss: float) -> None:
+        self._begun_at = loss if self._begun_at is None else self._begun_at
+        if self._guess is None or len(self._losses) < _LOST_STEPS:
+            return
+        limit = _LOST * max(self._guess, self._begun_at)
+        if min([*self._losses][-_LOST_STEPS:]) > limit:
+            raise Diverged(
+                f"the loss has risen to {loss:.4g} at step {step}, after {self._begun_at:.4g} at"
+                f" the beginning; who guesses has {self._guess:.4g}: lower training.learning_rate",
                 "training.learning_rate",
             )
 

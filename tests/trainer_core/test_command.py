@@ -151,6 +151,10 @@ def test_a_supervisor_finds_the_reason_of_what_nobody_expected(folder: Path) -> 
     [
         (None, "No such file"),
         ("{", "is not JSON"),
+        (
+            '{"task": {"type": "sft", "type": "clm"}}',
+            "is not JSON: 'type' is named twice in one object: keep one",
+        ),
         ("[" * 100_000, "is not JSON: it is nested too deeply"),
         ('{\n"name": "shop",\n}', "line 3, character 1"),
         ("[1]", "must hold a JSON object"),

@@ -129,3 +129,20 @@ def test_pairs_are_told_apart_as_the_library_measures_it(small: Small, zygote: Z
     expected = evaluator(model)
     for name in ("cosine_accuracy", "cosine_f1", "cosine_ap"):
         assert found[f"eval_{name}"] == pytest.approx(expected[name], abs=1e-6), name
+
+
+@pytest.mark.train
+def test_rows_that_cannot_be_told_apart_are_refused(small: Small, zygote: Zygote) -> None:
+    """Losses that compare rows are zero on copies of one: the run would end well."""
+    alike = zygote.run(small.launch("alike", TASK, [{"anchor": "a b", "positive": "c d"}] * 6))
+    assert alike.code == 64
+    assert "data.train has 6 rows that are all the same" in alike.exit["message"]
+
+
+@pytest.mark.train
+def test_a_model_of_texts_and_images_is_refused(small: Small, zygote: Zygote) -> None:
+    launch = small.launch("sees", TASK, triplets(8))
+    launch["spec"]["model"]["name_or_path"] = str(small.llava)
+    refused = zygote.run(launch)
+    assert refused.code == 64
+    assert "is a model of more than texts" in refused.exit["message"]

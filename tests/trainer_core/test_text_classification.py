@@ -288,6 +288,11 @@ def test_one_label_alone_is_nothing_to_learn(small: Small, zygote: Zygote) -> No
     refused = zygote.run(small.launch("one-label", TASK, rows))
     assert refused.code == 64
     assert "data.train has the label 'good' alone" in refused.exit["message"]
+    both = [row | {"label": ["good", "text"]} for row in rows]
+    weighted = MULTI | {"class_weights": "balanced"}
+    refused = zygote.run(small.launch("all-labels", weighted, both))
+    assert refused.code == 64
+    assert "every row of data.train has the same labels" in refused.exit["message"]
     task = TASK | {"label_names": ["bad", "good"]}
     training = {"num_train_epochs": 1}
     several = TASK | {"problem_type": "multi_label_classification"}

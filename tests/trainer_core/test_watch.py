@@ -26,6 +26,19 @@ def test_a_loss_that_rises_for_good() -> None:
         _see(Watch(), falls + [9.0] * WINDOW)
 
 
+def test_a_loss_far_above_that_of_guessing() -> None:
+    """Weights that the first steps destroyed, before any mean of 20 steps: of 256 tokens a guess
+    has 5.55, and five steps above 16.6 are told. A rare spike, and a bad beginning, are let be."""
+    lost = [2.7, 30.0, 600.0, 700.0, 650.0, 640.0, 660.0]
+    with pytest.raises(
+        Diverged, match=r"the loss has risen to 640 at step 6, after 2\.7 .* guesses has 5\.5"
+    ):
+        _see(Watch(guess=math.log(256)), lost)
+    _see(Watch(guess=math.log(256)), [2.7, 30.0, 40.0, 30.0, 20.0, 3.0, 30.0, 2.0] * 2)
+    _see(Watch(guess=math.log(2)), [7.0, 6.5, 6.0, 5.5, 5.0, 4.5, 4.0, 3.0])
+    _see(Watch(), lost[:6])
+
+
 def test_losses_that_are_let_be() -> None:
     """Noise, single spikes, a slow start that rises by half, forgetting that stays below twice the
     beginning, and losses of advantages, which say nothing."""

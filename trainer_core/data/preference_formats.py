@@ -11,8 +11,6 @@ from trainer_core.data.rows import BadRow, Conversation, Message, PlainText, Pre
 
 def _preference(values: dict[str, Any]) -> Sample:
     answers = [parsed(existing(values, name)) for name in ("chosen", "rejected")]
-    if answers[0] == answers[1]:
-        raise BadRow("`chosen` and `rejected` are the same: there is nothing to prefer")
     question = _question(values)
     if isinstance(question, str):
         if all(isinstance(answer, str) for answer in answers):
@@ -29,6 +27,8 @@ def _preference(values: dict[str, Any]) -> Sample:
 
 
 def _pair(samples: Sequence[Conversation | PlainText]) -> Preference:
+    if samples[0] == samples[1]:
+        raise BadRow("`chosen` and `rejected` are the same: there is nothing to prefer")
     return Preference(samples[0], samples[1])
 
 

@@ -34,6 +34,12 @@ def assemble(model: Any, tokenizer: Any, source: ModelSource, spec: TrainSpec | 
             " sentence transformer: use an encoder, or a causal language model",
             FIELD,
         )
+    if any(hasattr(model.config, f"{sense}_config") for sense in ("vision", "audio")):
+        raise InvalidSpec(
+            f"'{source.reference}' is a model of more than texts, which cannot be trained as a"
+            " sentence transformer here: use an encoder of texts, or a causal language model",
+            FIELD,
+        )
     task = None if spec is None else block_of(spec, SentenceTransformerTask)
     own = _mapping(source, "sentence_bert_config.json")
     _refuse_lowering(own, tokenizer, source)

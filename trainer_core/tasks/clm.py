@@ -17,6 +17,7 @@ from trainer_core.task_facts import (
     ModelKind,
     TaskFacts,
     block_of,
+    guess_of_token,
 )
 from trainer_core.task_rules import from_config_problems
 from trainer_core.token_trainer import token_trainer
@@ -56,6 +57,7 @@ FACTS = TaskFacts(
         },
     ),
     metrics=("mean_token_accuracy", "perplexity"),
+    guess=guess_of_token,
     over_length=(*OVER_LENGTH, "split"),
     streams=True,
     joins=_joins,

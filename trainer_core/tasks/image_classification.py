@@ -26,6 +26,7 @@ from trainer_core.task_facts import (
     ModelKind,
     TaskFacts,
     block_of,
+    guess_of_label,
 )
 
 FACTS = TaskFacts(
@@ -60,6 +61,7 @@ FACTS = TaskFacts(
         },
     ),
     metrics=("accuracy", "f1_macro", "f1_micro", "auc"),
+    guess=guess_of_label,
     over_length=("error",),
 )
 

@@ -21,6 +21,7 @@ from trainer_core.task_facts import (
     ModelKind,
     TaskFacts,
     block_of,
+    guess_of_token,
 )
 from trainer_core.task_rules import from_config_problems
 
@@ -63,6 +64,7 @@ FACTS = TaskFacts(
         },
     ),
     metrics=("perplexity", "masked_accuracy"),
+    guess=guess_of_token,
     over_length=(*OVER_LENGTH, "split"),
     joins=_joins,
 )

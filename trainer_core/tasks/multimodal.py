@@ -19,6 +19,7 @@ from trainer_core.task_facts import (
     ModelKind,
     TaskFacts,
     block_of,
+    guess_of_token,
 )
 from trainer_core.task_rules import template_problem
 from trainer_core.token_scores import TokenScores
@@ -60,6 +61,7 @@ FACTS = TaskFacts(
         "parts are trained: leave adapter out",
     },
     metrics=("perplexity", "mean_token_accuracy"),
+    guess=guess_of_token,
     over_length=("error", "drop"),
 )
 

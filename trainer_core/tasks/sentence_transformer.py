@@ -152,9 +152,8 @@ def build_trainer(context: TrainContext) -> Any:
     task = block_of(context.spec, SentenceTransformerTask)
     shape = Shape.of(context.data.report.facts)
     name = settled_loss(context.spec, shape)
-    if needs_others(name, shape) and len(context.data.train) == 1:
-        text = f"data.train has one row, but loss '{name}' compares it with others: add rows"
-        raise InvalidData(text, "data.train")
+    if needs_others(name, shape):
+        _require_others(context.data.train, name)
     evaluators = _evaluators(task, shape)
     model, tokenizer = context.loaded.model, context.loaded.tokenizer
     loss = loss_module(model, _frozen_guide(context, task), task, name, shape)
@@ -178,6 +177,15 @@ def build_trainer(context: TrainContext) -> Any:
     if sampler_of(task, name) == "group_by_label":
         _require_groups(trainer)
     return trainer
+
+
+def _require_others(rows: Any, loss: str) -> None:
+    """Raise InvalidData where no row has another one to be compared with."""
+    if any(rows[number] != rows[0] for number in range(1, len(rows))):
+        return
+    found = "one row" if len(rows) == 1 else f"{len(rows)} rows that are all the same"
+    text = f"data.train has {found}, but loss '{loss}' compares rows with others: add other rows"
+    raise InvalidData(text, "data.train")
 
 
 def _frozen_guide(context: TrainContext, task: SentenceTransformerTask) -> Any:

@@ -9,7 +9,14 @@ from trainer_core.hardware import Hardware
 from trainer_core.kl import KlLoop
 from trainer_core.problems import Problem
 from trainer_core.spec import SftTask, TrainSpec
-from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
+from trainer_core.task_facts import (
+    CardText,
+    Defaults,
+    ModelKind,
+    TaskFacts,
+    block_of,
+    guess_of_token,
+)
 from trainer_core.task_rules import (
     dotted,
     lasting_base_problems,
@@ -52,6 +59,7 @@ FACTS = TaskFacts(
         },
     ),
     metrics=("mean_token_accuracy", "kl"),
+    guess=guess_of_token,
     frozen_copies=_frozen_copies,
     streams=True,
     joins=_joins,

@@ -20,7 +20,14 @@ from trainer_core.loop import attach, trainer_class
 from trainer_core.padding import PaddedCollator
 from trainer_core.problems import Problem
 from trainer_core.spec import TextClassificationTask, TrainSpec
-from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, block_of
+from trainer_core.task_facts import (
+    CardText,
+    Defaults,
+    ModelKind,
+    TaskFacts,
+    block_of,
+    guess_of_label,
+)
 
 FACTS = TaskFacts(
     formats=("classification",),
@@ -54,6 +61,7 @@ FACTS = TaskFacts(
         },
     ),
     metrics=("accuracy", "f1_macro", "f1_micro", "auc", "mse", "mae", "pearson"),
+    guess=guess_of_label,
 )
 
 
