@@ -37,6 +37,7 @@ from app.series.routes import router as series
 from app.settings import Settings, get_settings
 from app.targets.routes import router as targets
 from app.uploads.routes import router as uploads
+from app.webhooks.routes import router as webhooks
 from app.xgen.routes import router as xgen
 
 # Every router of the API; there is no discovery.
@@ -54,6 +55,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     plans,
     targets,
     secrets,
+    webhooks,
     keys,
     doors,
     xgen,

@@ -423,6 +423,61 @@ class HubPush(Base):
     )
 
 
+class Webhook(Base):
+    """An address that is told what happens in its project; who sends to it holds its lease."""
+
+    __tablename__ = "webhooks"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    url: Mapped[str]
+    description: Mapped[str] = mapped_column(server_default=text("''"))
+    events: Mapped[list[Any]]
+    active: Mapped[bool] = mapped_column(server_default=text("true"))
+    ciphertext: Mapped[bytes] = mapped_column(LargeBinary, comment="of the secret")
+    failures: Mapped[int] = mapped_column(
+        server_default=text("0"), comment="since the last delivery that arrived"
+    )
+    lease_token: Mapped[str | None]
+    lease_expires_at: Mapped[datetime | None]
+    tried_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = _now()
+    updated_at: Mapped[datetime] = _now()
+
+
+class WebhookDelivery(Base):
+    """What one webhook is to be told, or was; `number` is the order in which it happened."""
+
+    __tablename__ = "webhook_deliveries"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
+    project_id: Mapped[str] = _project()
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
+    event: Mapped[str]
+    body: Mapped[str] = mapped_column(comment="the very characters that are signed")
+    status: Mapped[str] = mapped_column(
+        server_default=text("'pending'"), comment="pending, delivered or failed"
+    )
+    attempts: Mapped[int] = mapped_column(server_default=text("0"))
+    failures: Mapped[int] = mapped_column(
+        server_default=text("0"), comment="since it was last asked for"
+    )
+    response_status: Mapped[int | None]
+    error: Mapped[str | None]
+    next_at: Mapped[datetime] = _now()
+    failing_since: Mapped[datetime | None]
+    created_at: Mapped[datetime] = _now()
+    delivered_at: Mapped[datetime | None]
+    __table_args__ = (
+        Index("ix_webhook_deliveries_page", "webhook_id", "id"),
+        Index(
+            "ix_webhook_deliveries_pending",
+            "webhook_id",
+            "number",
+            postgresql_where=text("status = 'pending'"),
+        ),
+    )
+
+
 class Worker(Base):
     """A process of ours that says that it lives; hosts also offer devices."""
 

@@ -103,7 +103,8 @@ class Settings(BaseSettings):
     )
     outbound_allow: list[str] = Field(
         default_factory=list,
-        description="Hosts and networks that trainers may reach although they are not public.",
+        description="Hosts and networks that trainers and webhooks may reach although they are not "
+        "public.",
     )
     prepare_slots: int = Field(4, ge=1, description="Preparations at once on a host.")
     prepare_memory_gb: float = Field(

@@ -1,4 +1,4 @@
-"""Keeps what Postgres says and what the world does together: relay, placement, takeovers, mirrors.
+"""Keeps what Postgres says and what the world does together: hints, placement, takeovers, mirrors.
 
 Several reconcilers may run at once. It needs no broker to live: only hints wait for that.
 """
@@ -22,6 +22,7 @@ from app.tracking.client import Mlflow
 from app.tracking.mirror import mirror_one
 from worker import takeover
 from worker.celery_app import sender
+from worker.courier import Courier
 from worker.loops import Health, Loop, Step
 from worker.placement import place
 from worker.pusher import Pusher
@@ -59,7 +60,7 @@ def now_and_then(work: Callable[[], int], every: float = 10.0) -> Callable[[], i
 
 
 def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[Loop]:
-    """Return the reconciler's loops: hints, jobs, mirrors that talk to slow neighbours, pushes."""
+    """Return the reconciler's loops: hints, jobs, mirrors of slow neighbours, pushes, webhooks."""
     health = Health(slow=settings.lease_renew)
     jobs = [
         Step("place", in_transaction(lambda session: place(session, stepper_id))),
@@ -77,6 +78,10 @@ def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[L
         Loop("jobs", jobs, bell, settings.poll, health),
         Loop("mirrors", _mirrors(settings), bell, settings.poll),
         *(Loop("hub", _pushes(settings, bell), bell, settings.poll) for _ in range(PUSHES_AT_ONCE)),
+        *(
+            Loop("webhooks", [Step("webhooks", courier.deliver_next)], bell, settings.poll)
+            for courier in (Courier(settings, sound=True), Courier(settings, sound=False))
+        ),
     ]
 
 

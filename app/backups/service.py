@@ -100,6 +100,11 @@ _FORGET = (
     " leased_prefix = NULL, message ="
     " 'the service was restored from a back-up: POST /jobs/{id}/hub/retry pushes it'"
     " WHERE state = 'pending'",
+    # They may have arrived since, and who is told here is told by two worlds.
+    "UPDATE webhooks SET lease_token = NULL, lease_expires_at = NULL",
+    "UPDATE webhook_deliveries SET status = 'failed', error ="
+    " 'the service was restored from a back-up: POST …/redeliver sends it'"
+    " WHERE status = 'pending'",
 )
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.orm import Session
 
 from app.events.store import append_events
+from app.webhooks.outbox import announce_job
 
 
 class Status(StrEnum):
@@ -124,7 +125,7 @@ _TRANSITION = text(
         started_at = CASE WHEN :to = 'running' THEN coalesce(started_at, now()) ELSE started_at END,
         finished_at = CASE WHEN :terminal THEN now() END
     WHERE id = :job_id AND status IN :sources
-    RETURNING id
+    RETURNING project_id
     """
 ).bindparams(bindparam("sources", expanding=True))
 
@@ -137,7 +138,7 @@ def transition(
     *,
     sources: Iterable[Status] | None = None,
 ) -> bool:
-    """Move the job to `to` and write its `status` event in the same transaction.
+    """Move the job to `to`; its `status` event and what webhooks are told: in the same transaction.
 
     `sources` narrows the states that it may come from (default: every legal one). Returns False
     when the job was in none of them: someone else won, nothing was written.
@@ -162,6 +163,7 @@ def transition(
     if row is None:
         return False
     append_events(session, job_id, [{"type": "status", "data": _status_data(to, change)}])
+    announce_job(session, row.project_id, job_id, to.value, (change.data or {}).get("model"))
     return True
 
 

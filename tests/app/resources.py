@@ -99,6 +99,18 @@ def plan(api: Api) -> dict[str, str]:
     return {"plan_id": str(answer.json()["id"])}
 
 
+def webhook(api: Api) -> dict[str, str]:
+    """Make a webhook in place of the others, and have it told something."""
+    for each in api.client.get("/webhooks").json()["items"]:
+        api.client.delete(f"/webhooks/{each['id']}")
+    made = api.client.post("/webhooks", json={"url": "https://hooks.example.com/polar"})
+    assert made.status_code == 201, made.text
+    webhook_id = str(made.json()["id"])
+    told = api.client.post(f"/webhooks/{webhook_id}/test")
+    assert told.status_code == 202, told.text
+    return {"webhook_id": webhook_id, "delivery_id": str(told.json()["id"])}
+
+
 _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "jobs": job,
     "api-keys": key,
@@ -107,6 +119,7 @@ _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "uploads": upload,
     "models": model,
     "plans": plan,
+    "webhooks": webhook,
     "targets": host,
     "api": job,
 }

@@ -1,0 +1,1 @@
+"""Webhooks: addresses that are told what happens, signed, in order and at least once."""
