@@ -35,6 +35,7 @@ FORMATS: dict[str, RowFormat] = {
     "query_response": chat_formats.QUERY_RESPONSE,
     "prompt_completion": chat_formats.PROMPT_COMPLETION,
     "preference": preference_formats.PREFERENCE,
+    "openai_preference": preference_formats.OPENAI_PREFERENCE,
     "prompt": prompt_formats.PROMPT,
     "classification": labelled_formats.CLASSIFICATION,
     "labelled_images": image_formats.LABELLED_IMAGES,

@@ -1,4 +1,4 @@
-"""The format of preferences: `chosen` and `rejected`, and perhaps what they answer."""
+"""Formats of preferences: `chosen` and `rejected` with what they answer, and OpenAI's columns."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -7,6 +7,7 @@ from typing import Any
 from trainer_core.data.messages import MESSAGE_COLUMNS, checked, kind, message, parsed, read_turns
 from trainer_core.data.row_format import RowFormat, existing, optional_text, text
 from trainer_core.data.rows import BadRow, Conversation, Message, PlainText, Preference, Sample
+from trainer_core.data.tool_calls import read_tools
 
 
 def _preference(values: dict[str, Any]) -> Sample:
@@ -115,4 +116,37 @@ PREFERENCE = RowFormat(
     ("chosen", "rejected"),
     "`chosen` and `rejected` (with `prompt`, or whole conversations)",
     _preference,
+)
+
+
+_OPENAI = ("input", "preferred_output", "non_preferred_output")
+
+
+def _openai_preference(values: dict[str, Any]) -> Sample:
+    asked, *answers = (parsed(existing(values, name)) for name in _OPENAI)
+    if not isinstance(asked, dict):
+        raise BadRow(f"`input` must be an object with `messages`, not {kind(asked)}")
+    question = read_turns(existing(asked, "messages"), "input.messages")
+    tools = read_tools(asked.get("tools"))
+    given = {} if tools is None else {"tools": tools}
+    return _pair(
+        [
+            Conversation([*question, *_answer(answer, name)], len(question), given)
+            for answer, name in zip(answers, _OPENAI[1:], strict=True)
+        ]
+    )
+
+
+def _answer(turns: Any, name: str) -> list[Message]:
+    messages = read_turns(turns, name)
+    if messages[0]["role"] != "assistant":
+        raise BadRow(f"`{name}[0].role` is '{messages[0]['role']}': an answer is the assistant's")
+    return messages
+
+
+OPENAI_PREFERENCE = RowFormat(
+    _OPENAI,
+    _OPENAI,
+    "`input` (messages), `preferred_output` and `non_preferred_output`",
+    _openai_preference,
 )

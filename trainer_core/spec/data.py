@@ -20,6 +20,7 @@ DataFormat = Literal[
     "image_messages",
     "image_prompt_completion",
     "preference",
+    "openai_preference",
     "prompt",
     "unpaired_preference",
     "judged_messages",

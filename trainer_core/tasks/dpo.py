@@ -30,7 +30,7 @@ def _frozen_copies(spec: TrainSpec) -> int:
 
 
 FACTS = TaskFacts(
-    formats=("preference",),
+    formats=("preference", "openai_preference"),
     rows="preferences",
     model=ModelKind("AutoModelForCausalLM", "a causal language model", "CAUSAL_LM"),
     defaults=Defaults(

@@ -31,7 +31,7 @@ def _frozen_copies(spec: TrainSpec) -> int:
 
 
 FACTS = TaskFacts(
-    formats=("unpaired_preference", "judged_messages", "preference"),
+    formats=("unpaired_preference", "judged_messages", "preference", "openai_preference"),
     rows="judged_answers",
     model=ModelKind("AutoModelForCausalLM", "a causal language model", "CAUSAL_LM"),
     defaults=Defaults(
