@@ -2,42 +2,119 @@
 
 import typer
 
-from polar.commands import backup, jobs, join, plan, sample, stack, worker
-from polar.commands.env import env
-from polar.commands.verify import verify
-from polar.doctor import doctor
+from polar.lazy import Row, group_of
+
+_JOBS, _THINGS, _HERE = "Jobs", "What a service keeps", "This machine"
+
+ROWS = (
+    Row("submit", "polar.commands.jobs:submit", "Submit a job and print its id.", _JOBS),
+    Row(
+        "plan",
+        "polar.commands.plan:plan",
+        "Say what a job will do and need, before it is submitted; `plan_id` pins a job to it.",
+        _JOBS,
+    ),
+    Row(
+        "preview",
+        "polar.commands.plan:preview",
+        "Show the first training samples as the model will see them, what is learned in ⟦ ⟧.",
+        _JOBS,
+    ),
+    Row("jobs", "polar.commands.jobs:list_jobs", "List the newest jobs.", _JOBS),
+    Row(
+        "watch",
+        "polar.commands.jobs:watch",
+        "Watch a job until it ends; exit code 0 when it succeeded.",
+        _JOBS,
+    ),
+    Row("cancel", "polar.commands.jobs:cancel", "Cancel a job; asking again is fine.", _JOBS),
+    Row(
+        "pause",
+        "polar.commands.jobs:pause",
+        "Pause a job: it writes a checkpoint and frees its machine; asking again is fine.",
+        _JOBS,
+    ),
+    Row(
+        "resume",
+        "polar.commands.jobs:resume",
+        "Resume a paused job, or take a pause back; asking again is fine.",
+        _JOBS,
+    ),
+    Row(
+        "up",
+        "polar.commands.stack:up",
+        "Start the database, the broker, the store and the service in one data folder.",
+        _HERE,
+    ),
+    Row(
+        "down",
+        "polar.commands.stack:down",
+        "Stop the stack in order: running jobs write a checkpoint first.",
+        _HERE,
+    ),
+    Row(
+        "status",
+        "polar.commands.stack:status",
+        "Show every process; exit code 1 when the stack does not run.",
+        _HERE,
+    ),
+    Row("logs", "polar.commands.stack:logs", "Show what the processes wrote.", _HERE),
+    Row(
+        "doctor",
+        "polar.doctor:doctor",
+        "Say what is installed, reachable and usable, and what to do about what is not.",
+        _HERE,
+    ),
+    Row(
+        "env",
+        "polar.commands.env:env",
+        'Print exports of POLAR_URL, POLAR_API_KEY and POLAR_HOME: `eval "$(polar env)"`.',
+        _HERE,
+    ),
+    Row(
+        "backup",
+        "polar.commands.backup:backup",
+        "Take a back-up of this installation while it works: database, objects, MLflow, secrets.",
+        _HERE,
+    ),
+    Row(
+        "restore",
+        "polar.commands.backup:restore",
+        "Check a back-up and restore it into an empty folder, for `polar up` to go on with.",
+        _HERE,
+    ),
+    Row(
+        "run-sample",
+        "polar.commands.sample:run_sample",
+        "Fine-tune a small real model on the questions of an online shop, and show what it "
+        "learned.",
+        _HERE,
+    ),
+    Row(
+        "verify",
+        "polar.commands.verify:verify",
+        "Train a sample of a spec's data in pairs of ways that must agree; exit code 1: not all "
+        "do.",
+        _HERE,
+    ),
+    Row("worker", "polar.commands.worker:app", "Hosts that run the jobs.", _HERE),
+)
 
 app = typer.Typer(
     name="polar",
+    cls=group_of(ROWS),
     help="Fine-tune models: run the service here, submit jobs, watch them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(stack.up)
-app.command()(stack.down)
-app.command()(stack.status)
-app.command()(stack.logs)
-app.command()(doctor)
-app.command()(env)
-app.command()(backup.backup)
-app.command()(backup.restore)
-app.command(name="run-sample")(sample.run_sample)
-app.command()(verify)
-app.command()(plan.plan)
-app.command()(plan.preview)
-app.command()(jobs.submit)
-app.command(name="jobs")(jobs.list_jobs)
-app.command()(jobs.watch)
-app.command()(jobs.cancel)
-app.command()(jobs.pause)
-app.command()(jobs.resume)
-worker.app.command()(join.join)
-worker.app.command(name="addresses")(join.print_addresses)
-app.add_typer(worker.app, name="worker")
+
+@app.callback()
+def polar() -> None:
+    """Fine-tune models: run the service here, submit jobs, watch them."""
 
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(prog_name="polar")

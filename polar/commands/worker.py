@@ -5,15 +5,20 @@ from typing import Annotated, Any
 import typer
 
 from polar.client import Client
+from polar.commands import join
 from polar.commands.jobs import service
 from polar.commands.screen import fail, out
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def worker() -> None:
     """Hosts that run the jobs."""
+
+
+app.command()(join.join)
+app.command(name="addresses")(join.print_addresses)
 
 
 @app.command()

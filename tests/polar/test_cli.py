@@ -1,0 +1,70 @@
+"""The command line as a whole: one table of commands, light to start, completed by shells."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from polar.cli import ROWS
+from polar.lazy import Row
+from tests.services import ROOT
+
+
+def polar(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "polar", *arguments],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "PYTHONUTF8": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_table_says_what_the_commands_say(row: Row) -> None:
+    first = inspect.cleandoc(row.load().help or "").split("\n\n")[0].replace("\n", " ")
+    assert row.help == first
+
+
+def test_help_lists_each_command_and_imports_none() -> None:
+    program = (
+        "import json, sys\nfrom polar.cli import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = ('httpx', 'pydantic', 'psycopg', 'polar.sdk.client', 'polar.commands')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stderr.strip() == "[]"
+    listed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("│ ")}
+    assert {row.name for row in ROWS} <= listed
+
+
+def test_shells_complete_commands_and_options() -> None:
+    asked = {"_POLAR_COMPLETE": "complete_bash"}
+    found = polar(**asked, COMP_WORDS="polar res", COMP_CWORD="1").stdout.split()
+    assert {"restore", "resume"} <= set(found)
+    found = polar(**asked, COMP_WORDS="polar worker dr", COMP_CWORD="2").stdout.split()
+    assert found == ["drain"]
+
+
+def test_a_wrong_command_is_told_with_the_nearest() -> None:
+    done = polar("wacth")
+    assert done.returncode == 2
+    assert "Did you mean 'watch'" in done.stderr
+
+
+def test_rows_are_functions_or_groups() -> None:
+    for row in ROWS:
+        assert isinstance(row.load(), (typer.core.TyperCommand, typer.core.TyperGroup))
