@@ -243,8 +243,8 @@ def compare(job: Job, name: str, pairs: int) -> list[float]:
     print(f"{'pair':>4} {'peer':>10} {'ours':>10} {'ratio':>7}   tokens/s", flush=True)
     ratios = []
     sides = {
-        "peer": lambda run: by_peer(job, name, programs, run),
-        "ours": lambda run: by_us(launch(job, run)),
+        "peer": lambda run: by_peer(job, name, programs, f"{name} {run}"),
+        "ours": lambda run: by_us(launch(job, f"{name} {run}")),
     }
     folder = job.folder / f"runs of {name}"
     folder.mkdir()

@@ -1,12 +1,10 @@
 """Samples to tokens with labels: one tokenizer call per batch, masks by character offsets."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from trainer_core.data.jinja import Spans
 from trainer_core.data.masks import EndOfTurn, Masker
@@ -24,8 +22,7 @@ from trainer_core.data.templates import FIELD, Template, adds_bos
 from trainer_core.errors import InvalidSpec
 
 Outcome = Encoded | BadRow
-Flags = npt.NDArray[np.bool_]
-Ends = npt.NDArray[np.int64]
+Flags = list[bool]
 _DEFAULT_LOSS = {
     "messages": "assistant",
     "sharegpt": "assistant",
@@ -153,14 +150,15 @@ class Encoder:
         self, item: Rendered, encoding: tuple[list[int], list[tuple[int, int]]]
     ) -> tuple[list[int], Flags]:
         ids, offsets = encoding
-        starts, ends = _gapless(offsets)
+        tokens = _Offsets(offsets)
         boundaries = {b for span in item.spans for b in span}
-        joined = any(np.any((starts < b) & (b < ends)) for b in boundaries)
+        joined = any(tokens.within(b, b) for b in boundaries)
         if joined and not self._whole and (split := self._in_pieces(item, ids)):
             return split
-        trained = np.zeros(len(ids), dtype=bool)
+        trained = [False] * len(ids)
         for start, end in item.spans:
-            trained |= (ends > start) & (starts < end)
+            inside = tokens.within(start, end)
+            trained[inside.start : inside.stop] = [True] * len(inside)
         return ids, trained
 
     def _in_pieces(self, item: Rendered, whole: list[int]) -> tuple[list[int], Flags] | None:
@@ -171,10 +169,12 @@ class Encoder:
         edges = sorted({0, len(item.text), *(b for span in item.spans for b in span)})
         pieces = list(pairwise(edges))
         tokens = [ids for ids, _ in self._tokenize([item.text[start:end] for start, end in pieces])]
-        trained = [np.full(len(t), p in item.spans) for t, p in zip(tokens, pieces, strict=True)]
+        trained = [
+            flag for t, p in zip(tokens, pieces, strict=True) for flag in [p in item.spans] * len(t)
+        ]
         ids = [token for part in tokens for token in part]
         decode = self._tokenizer.decode
-        return (ids, np.concatenate(trained)) if decode(ids) == decode(whole) else None
+        return (ids, trained) if decode(ids) == decode(whole) else None
 
     def _finish(self, place: Place, ids: list[int], trained: Flags, *, plain: bool) -> Outcome:
         if plain:
@@ -185,9 +185,9 @@ class Encoder:
                 ": take one out",
                 FIELD,
             )
-        labels = np.where(trained, ids, -100)
-        labels[:1] = -100  # nothing predicts a sample's first token
-        return Encoded(place, ids, labels.tolist())
+        labels = [token if flag else -100 for token, flag in zip(ids, trained, strict=True)]
+        labels[:1] = [-100] * len(labels[:1])  # nothing predicts a sample's first token
+        return Encoded(place, ids, labels)
 
     def _framed(self, ids: list[int], trained: Flags) -> tuple[list[int], Flags]:
         """Plain text gets its BOS, where the tokenizer has that habit, and a trained EOS, once."""
@@ -199,10 +199,10 @@ class Encoder:
             )
         before = [self._bos] if self._adds_bos and ids[:1] != [self._bos] else []
         after = [self._eos] if ids[-1:] != [self._eos] else []
-        learned = bool(trained[-1]) and self._ends != "none"
-        trained = np.concatenate([[False] * len(before), trained, [learned] * len(after)])
+        learned = trained[-1] and self._ends != "none"
+        trained = [*(False for _ in before), *trained, *(learned for _ in after)]
         trained[-1] = learned
-        return [*before, *ids, *after], trained.astype(bool)
+        return [*before, *ids, *after], trained
 
 
 def default_loss(format_: str, wanted: str | None, field: str) -> str:
@@ -241,9 +241,20 @@ def _pieces(sample: Segments, loss_on: str) -> Rendered:
     return Rendered(text, spans, plain=True)
 
 
-def _gapless(offsets: Sequence[tuple[int, int]]) -> tuple[Ends, Ends]:
-    """Starts and ends, where a token also owns the blanks before it that some tokenizers omit."""
-    array = np.array(offsets, dtype=np.int64).reshape(-1, 2)
-    starts, ends = array[:, 0], array[:, 1]
-    before = np.concatenate([[0], np.maximum.accumulate(ends)[:-1]]) if len(ends) else ends
-    return np.minimum(starts, before), ends
+class _Offsets:
+    """Character ranges of tokens, in order. A token also owns the blanks before it that some
+    tokenizers omit, and none ends before one that stands in front of it."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._ranges = ranges
+        self._ends = [*accumulate([end for _, end in ranges], max)]
+
+    def within(self, first: int, last: int) -> range:
+        """Tokens that lie, in part at least, between two characters; between one and itself: those
+        that lie on both sides of it."""
+        count = range(len(self._ranges))
+        return range(bisect_right(self._ends, first), bisect_left(count, last, key=self._start))
+
+    def _start(self, token: int) -> int:
+        before = self._ends[token - 1] if token else 0
+        return min(self._ranges[token][0], before)

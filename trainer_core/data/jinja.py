@@ -72,9 +72,7 @@ class Program:
 
         Raises TooMuch, jinja2.TemplateError, and whatever the template's own expressions raise.
         """
-        given = [*messages, variables.get("tools")]
-        contents = sum(len(text) for value in given for text in texts_in(value))
-        most = max(_LEAST_OUTPUT, _OUTPUT_FACTOR * contents)
+        most = _LEAST_OUTPUT
         generation, blocks = self._generation, []
         generation.written, generation.spans = 0, []
         values = {"tools": None, "documents": None, **variables, "messages": messages}
@@ -83,8 +81,17 @@ class Program:
                 blocks.append(block)
                 generation.written += len(block)
                 if generation.written > most:
-                    raise TooMuch(f"writes more than {most} characters for one conversation")
+                    most = _most_output(messages, variables)
+                    if generation.written > most:
+                        raise TooMuch(f"writes more than {most} characters for one conversation")
             return "".join(blocks), generation.spans
+
+
+def _most_output(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> int:
+    """Characters that a template may write for a conversation."""
+    given = [*messages, variables.get("tools")]
+    contents = sum(len(text) for value in given for text in texts_in(value))
+    return max(_LEAST_OUTPUT, _OUTPUT_FACTOR * contents)
 
 
 @contextmanager

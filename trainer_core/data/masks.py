@@ -8,7 +8,7 @@ token that ends a turn, once, and with nothing after it, unless `task.train_on_e
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -101,7 +101,7 @@ class Masker:
         if self._control is None:
             return
         for message in sample.messages:
-            for text in texts_in(message):
+            for text in _said(message):
                 if found := self._control.search(text):
                     raise BadRow(
                         f"a message of role '{message['role']}' holds '{found.group()}', which is "
@@ -285,6 +285,16 @@ class Masker:
             stops = [token for token in self._specials if token not in begins]
             self._stops = re.compile(rf"\s*({_any_of(stops)})" if stops else r"(?!)()")
         return self._stops
+
+
+def _said(message: Message) -> Iterator[str]:
+    """Every text of a message that its row gave; names of its fields and roles are ours."""
+    for name, value in message.items():
+        if isinstance(value, str):
+            if name != "role":
+                yield value
+        else:
+            yield from texts_in(value)
 
 
 def _prompt(template: Template, messages: list[Message]) -> str | None:

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jinja2
@@ -31,7 +32,7 @@ class Template:
         """sha256 of the template's text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    @property
+    @cached_property
     def marks_generation(self) -> bool:
         """Whether the template marks what the assistant says with `{% generation %}`."""
         return _MARKER.search(self.text) is not None
