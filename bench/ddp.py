@@ -7,6 +7,7 @@ are small, and with all weights trained.
 """
 
 import argparse
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -72,8 +73,10 @@ def run(job: Job, name: str, processes: int) -> None:
 
 
 def samples_per_second(job: Job, name: str, processes: int) -> float:
-    """Of one finished run, by the times in its events."""
-    return processes * BATCH * job.steps / told(job.folder / name).seconds(WARM_UP, job.total)
+    """Of one finished run, by the median of the times between its events: a machine that others
+    use stands still now and then, and two that wait for each other both do."""
+    times = told(job.folder / name).each(WARM_UP, job.total)
+    return processes * BATCH / statistics.median(times)
 
 
 def apart(job: Job, number: int) -> float:

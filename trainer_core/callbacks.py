@@ -58,6 +58,7 @@ class Flow:
         self._random: RandomState | None = None
         self.evaluation_due = False
         self.revision: str | None = None
+        self.resolved: dict[str, Any] = {}
         self._spec = spec
         self._metrics = (*_METRICS, *metrics)
         self._evaluates = evaluates and spec.evaluation.strategy != "no"
@@ -195,6 +196,7 @@ class Flow:
             self.ended_early,
             self.ladder,
             self.watch.state(),
+            self.resolved,
         )
 
     def last(self) -> dict[str, Any]:

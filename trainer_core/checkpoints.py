@@ -33,8 +33,8 @@ class LoopState:
     """What the libraries do not keep: the open window of losses, an evaluation that is still due,
     the newest metrics, the commit of the base model on the hub, the metrics before the first step,
     the best evaluation (`trainer_core.best`), whether training ended early, what was stepped
-    down to for lack of memory (`trainer_core.ladder`), and the losses so far
-    (`trainer_core.watch`)."""
+    down to for lack of memory (`trainer_core.ladder`), the losses so far (`trainer_core.watch`),
+    and what the spec was resolved to (`trainer_core.identity`)."""
 
     loss_sum: float = 0.0
     loss_steps: int = 0
@@ -46,6 +46,7 @@ class LoopState:
     ended_early: bool = False
     ladder: dict[str, Any] = field(default_factory=dict)
     watch: dict[str, Any] = field(default_factory=dict)
+    resolved: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,16 @@ def open_checkpoint(folder: Path, hashes: tuple[str, str]) -> Resume:
             )
     state = LoopState(**json.loads((folder / LOOP_STATE).read_text()))
     return Resume(folder, manifest.step, state)
+
+
+def resolved_in(folder: Path) -> dict[str, Any]:
+    """What the spec of a checkpoint's run was resolved to; empty where that cannot be read, which
+    `open_checkpoint` then tells."""
+    try:
+        found: dict[str, Any] = json.loads((folder / LOOP_STATE).read_text())["resolved"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found
 
 
 def newest_checkpoint(work: Path) -> Path | None:

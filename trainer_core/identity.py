@@ -1,5 +1,6 @@
 """Which fields of a spec change what is trained: two runs with one hash train the same."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from trainer_core.publish.manifest import canonical_hash
@@ -13,7 +14,12 @@ the values that train as those versions did: with one of these it is no part of 
 
 
 def spec_hash(spec: TrainSpec) -> str:
-    """sha256 over the fields of a resolved spec that change the trained weights.
+    """sha256 over `trained_fields`."""
+    return canonical_hash(trained_fields(spec))
+
+
+def trained_fields(spec: TrainSpec) -> dict[str, Any]:
+    """The fields of a resolved spec that change the trained weights.
 
     The data has a hash of its own; logging, evaluation, saving and publishing draw no random
     number of the training.
@@ -25,4 +31,30 @@ def spec_hash(spec: TrainSpec) -> str:
     for (block, name), as_before in _LATER.items():
         if fields[block] is not None and fields[block].get(name) in as_before:
             fields[block].pop(name, None)
-    return canonical_hash(fields)
+    return fields
+
+
+def as_begun(given: TrainSpec, resolved: TrainSpec, begun: Mapping[str, Any]) -> TrainSpec:
+    """`given` with its open fields as in `begun`, the `trained_fields` of the run that goes on:
+    another version's defaults, or another machine, would make another training of it.
+
+    Raises pydantic.ValidationError where the values of then are not legal any more.
+    """
+    now = trained_fields(resolved)
+    said: dict[str, Any] = {}
+    for name, then in begun.items():
+        was, is_ = getattr(given, name, None), getattr(resolved, name, None)
+        if isinstance(then, dict) and isinstance(now.get(name), dict):
+            fields = {
+                field: value
+                for field, value in then.items()
+                if value != now[name].get(field)
+                and getattr(was, field, None) != getattr(is_, field, None)
+            }
+            if fields and was is not None:
+                said[name] = was.model_dump(exclude_unset=True) | fields
+        elif name in now and then != now[name] and was != is_:
+            said[name] = then
+    if not said:
+        return given
+    return type(given).model_validate(given.model_dump(exclude_unset=True) | said)

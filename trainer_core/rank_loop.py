@@ -1,7 +1,7 @@
 """Our part of the trainer where several ranks train: one step, one loss, one checkpoint."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -95,15 +95,27 @@ class RankPart:
 
     def _share_notes(self) -> None:
         """Each list of values that are to be logged becomes the mean of all ranks' values."""
-        noted = self._noted("eval" if self._evaluates_now else "train")
-        sums: dict[str, tuple[float, int]] = {}
-        for told in self._ranks.collect({n: (sum(v), len(v)) for n, v in noted.items()}):
-            for name, (total, count) in told.items():
-                before = sums.get(name, (0.0, 0))
-                sums[name] = (before[0] + total, before[1] + count)
-        for name, (total, count) in sums.items():
+        mode = "eval" if self._evaluates_now else "train"
+        noted = self._noted(mode)
+        own = {name: (float(sum(values)), len(values)) for name, values in noted.items()}
+        for name, (total, count) in self._sums_of(own, mode).items():
             if count:
                 noted[name] = [total / count]
+
+    def _sums_of(self, own: dict[str, tuple[float, int]], mode: str) -> dict[str, Sequence[float]]:
+        """Sums and counts by name, over all ranks.
+
+        Which names there are is told once; after that one sum of numbers is a quarter of the work.
+        """
+        agreed = self.__dict__.setdefault("_agreed", {})
+        while True:
+            names = agreed.get(mode, [])
+            numbers = [number for name in names for number in own.get(name, (0.0, 0))]
+            unheard = float(not own.keys() <= set(names))
+            found, *sums = self._ranks.sums([unheard, *numbers])
+            if not found:
+                return dict(zip(names, zip(sums[::2], sums[1::2], strict=True), strict=True))
+            agreed[mode] = sorted(set(names).union(*self._ranks.collect([*own])))
 
     def store_flos(self) -> None:
         """Nothing: nobody reads them, and the library would ask the other ranks."""
@@ -139,8 +151,12 @@ def connect(trainer: Any, ranks: Ranks) -> None:
     What libraries gather for their measures stays a rank's own: it is shared when it is logged.
     """
     import torch
+    from torch.nn.modules.batchnorm import _BatchNorm
 
     accelerator = trainer.accelerator
+    # Buffers are the same on all ranks, but for running means of batches.
+    runs = any(isinstance(module, _BatchNorm) for module in transformer_of(trainer.model).modules())
+    accelerator.ddp_handler.broadcast_buffers = runs
 
     def prepare(loader: Any, *_: Any, **__: Any) -> Any:
         flow, fills = trainer.flow, not trainer._evaluates_now

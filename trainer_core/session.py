@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from trainer_core.backend import backend_of, require_packages
 from trainer_core.best import best_of
 from trainer_core.callbacks import Flow
@@ -18,6 +20,7 @@ from trainer_core.checkpoints import (
     newest_checkpoint,
     open_checkpoint,
     require_space,
+    resolved_in,
 )
 from trainer_core.context import Loaded, TrainContext, transformer_of
 from trainer_core.data.parts import of_parts
@@ -31,7 +34,8 @@ from trainer_core.evaluation.report import report_on, tell
 from trainer_core.evaluation.run import evaluate, reports
 from trainer_core.events import EventType
 from trainer_core.gate import require_gate
-from trainer_core.identity import spec_hash
+from trainer_core.hardware import Hardware
+from trainer_core.identity import as_begun, spec_hash, trained_fields
 from trainer_core.ladder import Ladder
 from trainer_core.loss_kernel import compute_at_once, is_ours
 from trainer_core.machine import detect_hardware, take_share
@@ -61,6 +65,8 @@ from trainer_core.stop_tokens import stop_where_turns_end, use_eos
 from trainer_core.task import evaluated, task_of
 from trainer_core.watch import Watch
 
+_BEGAN = "the checkpoint's run began with settings that cannot be had here"
+
 
 class Session:
     """One attempt, stage by stage; `step` is the newest finished step."""
@@ -85,6 +91,7 @@ class Session:
         self._work = Path(launch.paths.work)
         self._flow: Flow | None = None
         self._published_step: int | None = None
+        self._resolved: dict[str, Any] = {}
 
     @property
     def step(self) -> int:
@@ -101,7 +108,8 @@ class Session:
             return
         data = self._open_data(spec)
         hashes = (spec_hash(spec), data.data_hash)
-        resume = self._find_checkpoint(spec, hashes)
+        self._resolved = trained_fields(spec)
+        resume = self._find_checkpoint(hashes)
         self._stop.check()
         paths = self._launch.paths.model_copy(update={"prepared": str(data.folder)})
         self._join(paths, resume)
@@ -206,14 +214,33 @@ class Session:
 
     def _resolve(self) -> TrainSpec:
         hardware = detect_hardware(self._launch)
-        if problems := check(self._launch.spec, hardware):
+        given = self._launch.spec
+        if problems := check(given, hardware):
             raise InvalidSpec("; ".join(problem.message for problem in problems))
-        require_packages(self._launch.spec)
-        try_out(evaluated(self._launch.spec))
-        resolved = resolve(self._launch.spec, hardware, local_parameters(self._launch))
+        require_packages(given)
+        try_out(evaluated(given))
+        parameters = local_parameters(self._launch)
+        resolved = resolve(given, hardware, parameters)
+        begun = self._as_begun(resolved.spec, hardware)
+        if begun is not given:
+            resolved = resolve(begun, hardware, parameters)
         for warning in resolved.warnings:
             self._report.warn(warning.code, warning.message)
         return resolved.spec
+
+    def _as_begun(self, resolved: TrainSpec, hardware: Hardware) -> TrainSpec:
+        """The spec with the settings of the checkpoint that is gone on from, where it is open."""
+        folder, given = self._resumed_folder(), self._launch.spec
+        if folder is None:
+            return given
+        try:
+            begun = as_begun(given, resolved, resolved_in(folder))
+        except ValidationError as error:
+            raise InvalidSpec(f"{_BEGAN}: {first_line(error)}", "paths.resume_from") from error
+        if begun is not given and (problems := check(begun, hardware)):
+            reasons = "; ".join(problem.message for problem in problems)
+            raise InvalidSpec(f"{_BEGAN}: {reasons}", "paths.resume_from")
+        return begun
 
     def _open_data(self, spec: TrainSpec) -> Prepared:
         launch = self._launch.model_copy(update={"spec": spec})
@@ -224,12 +251,15 @@ class Session:
         if kind != "progress":
             self._report.emit(kind, **data)
 
-    def _find_checkpoint(self, spec: TrainSpec, hashes: tuple[str, str]) -> Resume | None:
-        if spec.checkpoint.resume == "never":
+    def _find_checkpoint(self, hashes: tuple[str, str]) -> Resume | None:
+        folder = self._resumed_folder()
+        return None if folder is None else open_checkpoint(folder, hashes)
+
+    def _resumed_folder(self) -> Path | None:
+        if self._launch.spec.checkpoint.resume == "never":
             return None
         given = self._launch.paths.resume_from
-        folder = Path(given) if given else newest_checkpoint(self._work)
-        return None if folder is None else open_checkpoint(folder, hashes)
+        return Path(given) if given else newest_checkpoint(self._work)
 
     def _agree_on_ends(self, spec: TrainSpec, loaded: Loaded) -> None:
         """Publish the very template that the data was rendered with, and stop where turns end."""
@@ -263,6 +293,7 @@ class Session:
         )
         flow.ranks = self._ranks
         flow.revision = loaded.facts.get("revision")
+        flow.resolved = self._resolved
         facts = task_of(spec).FACTS
         guess = facts.guess(transformer_of(loaded.model).config)
         flow.watch = Watch(falls=facts.loss_falls, guess=guess)

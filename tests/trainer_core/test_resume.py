@@ -101,6 +101,25 @@ def test_a_run_goes_on_in_its_own_folder(world: World, zygote: Zygote) -> None:
     assert _weights(again) == _weights(whole)
 
 
+def test_what_a_spec_leaves_open_goes_on_as_it_began(world: World, zygote: Zygote) -> None:
+    """A checkpoint of other defaults (an older version's, another machine's): batches of 4, where
+    an open spec now has 8 and 2 of them a step. What is said otherwise is another training."""
+    whole = zygote.run(world.launch("began-whole", training={"num_train_epochs": 1}))
+    saved = str(whole.work / "checkpoints/step-00000012")
+    launch = world.launch("began-open", training={"num_train_epochs": 1})
+    launch["paths"]["resume_from"] = saved
+    del launch["spec"]["training"]["per_device_train_batch_size"]
+    del launch["spec"]["training"]["gradient_accumulation_steps"]
+    resumed = zygote.run(launch)
+    assert resumed.code == 0, resumed.log
+    assert resumed.losses == {s: loss for s, loss in whole.losses.items() if s > 12}
+    assert _weights(resumed) == _weights(whole)
+    said = {"num_train_epochs": 1, "per_device_train_batch_size": 8}
+    other = world.launch("began-other", training=said)
+    other["paths"]["resume_from"] = saved
+    assert "its spec is another one" in zygote.run(other).exit["message"]
+
+
 def test_checkpoints_are_whole_and_two_are_kept(world: World, zygote: Zygote) -> None:
     """30 steps, saved every 4 and at the end: the newest two of 4, 8, …, 28, 30 are left."""
     done = zygote.run(world.launch("kept"))
