@@ -19,6 +19,7 @@ from trainer_core.spec.adapter import (
 from trainer_core.spec.base import Name, SecretRef, Strict, TaskBlock
 from trainer_core.spec.data import Data, DataFormat, DataSource, SplitRatio
 from trainer_core.spec.hub import HubPush, is_repo_id
+from trainer_core.spec.job import JobSpec
 from trainer_core.spec.launch import Launch, Paths
 from trainer_core.spec.model import ModelRef
 from trainer_core.spec.quantization import Quantization
@@ -69,6 +70,7 @@ __all__ = [
     "HubPush",
     "Ia3Adapter",
     "ImageClassificationTask",
+    "JobSpec",
     "KtoTask",
     "LabelledTask",
     "Launch",
