@@ -13,7 +13,7 @@ DIST ?= loadfile
 SPREAD = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist $(DIST))
 SERVICE_VENV = .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-.PHONY: run up down test test-slow test-service drill check openapi docs bench lock compose-env clean env
+.PHONY: browser run up down test test-slow test-service drill check openapi docs bench lock compose-env clean env
 .DEFAULT_GOAL = run
 
 env:
@@ -28,7 +28,10 @@ up: env  ## start the stack and leave it running
 down: env  ## stop the stack
 	@$(RUN) -m polar down
 
-test: env  ## everything but what takes minutes, a GPU or a rented machine
+browser:
+	@.ci/browser
+
+test: env browser  ## everything but what takes minutes, a GPU or a rented machine
 	@$(RUN) -m pytest $(SPREAD) -m "not slow and not drill and not gpu and not cloud" $(TESTS)
 
 test-slow: env  ## what takes minutes each; real models alone: make test-slow TESTS=tests/real

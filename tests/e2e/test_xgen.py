@@ -139,7 +139,7 @@ async function byChunks(url) {
 </script>"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt-get install it)")
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (see .ci/browser)")
 def test_a_browser_sees_every_event_once(
     world: World, pages: Pages, rows: Path, tmp_path: Path
 ) -> None:
