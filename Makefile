@@ -54,8 +54,9 @@ check: env  ## lint, format, types, import contracts, containers, known vulnerab
 	@$(VENV)/bin/hadolint Dockerfile.api Dockerfile.gpu
 	@$(RUN) .ci/audit.py
 
-openapi: env  ## write the API's description from its code
+openapi: env  ## write the API's description from its code, and the SDK's classes of answers from that
 	@$(RUN) -m app openapi > openapi/openapi.json.new && mv openapi/openapi.json.new openapi/openapi.json
+	@$(RUN) -m polar.sdk.generate < openapi/openapi.json > openapi/answers.py.new && mv openapi/answers.py.new polar/sdk/answers.py
 
 docs: env  ## write the page of what can be combined from its table
 	@$(RUN) -m trainer_core capabilities > docs/capabilities.md.new && mv docs/capabilities.md.new docs/capabilities.md

@@ -1,16 +1,17 @@
-"""Reading server-sent events: lines in, frames out."""
+"""Reading server-sent events: text in, frames out."""
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of a stream; `id` is the job's sequence number, None for frames without."""
+    """One frame of a stream; `id` is None for frames that are not stored: they come once."""
 
-    id: int | None
+    id: str | None
     body: dict[str, Any]
 
     @property
@@ -24,38 +25,49 @@ class Frame:
         found = self.body.get("data", {})
         return found if isinstance(found, dict) else {}
 
+    @property
+    def seq(self) -> int | None:
+        """Its number within its job; None for what is not stored."""
+        found = self.body.get("seq")
+        return None if found is None else int(found)
 
-@dataclass
-class _Draft:
-    id: int | None = None
-    data: list[str] = field(default_factory=list)
+    @property
+    def job_id(self) -> str | None:
+        """Whose event it is."""
+        return self.body.get("job_id")
+
+    @property
+    def time(self) -> datetime | None:
+        """When it happened; None for what is not stored."""
+        found = self.body.get("time")
+        return None if found is None else datetime.fromisoformat(found)
 
 
-def lines_of(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a stream that comes in pieces; a cut last line is left out.
+class Decoder:
+    """Takes the text of one connection in pieces.
 
-    They end at a line feed, with or without a carriage return, and nowhere else: an event's text
-    may hold U+2028 and its like.
+    A line ends at a line feed, with or without a carriage return, and nowhere else: an event's
+    text may hold U+2028 and its like. Comments (heartbeats) and a cut last frame are left out.
     """
-    begun = ""
-    for text in texts:
-        *whole, begun = (begun + text).split("\n")
-        for line in whole:
-            yield line.removesuffix("\r")
 
+    def __init__(self) -> None:
+        self._begun = ""
+        self._id: str | None = None
+        self._data: list[str] = []
 
-def frames(lines: Iterable[str]) -> Iterator[Frame]:
-    """Yield the frames in `lines`; comments (heartbeats) and a cut last frame are left out."""
-    draft = _Draft()
-    for line in lines:
-        if not line:
-            if draft.data:
-                yield Frame(draft.id, json.loads("\n".join(draft.data)))
-            draft = _Draft()
-            continue
+    def feed(self, text: str) -> Iterator[Frame]:
+        """Yield the frames that this piece completes."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            yield from self._line(line.removesuffix("\r"))
+
+    def _line(self, line: str) -> Iterator[Frame]:
         name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
         if name == "data":
-            draft.data.append(value)
-        elif name == "id" and value.isdigit():
-            draft.id = int(value)
+            self._data.append(value.removeprefix(" "))
+        elif name == "id":
+            self._id = value.removeprefix(" ")
+        elif not line:
+            said, name_of_it, self._data, self._id = self._data, self._id, [], None
+            if said:
+                yield Frame(name_of_it, json.loads("\n".join(said)))

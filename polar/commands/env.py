@@ -3,7 +3,8 @@
 import shlex
 
 from polar.commands.screen import fail
-from polar.connection import NoService, connect
+from polar.connection import connect
+from polar.sdk.errors import NoService
 from polar.stack.home import default_home
 
 

@@ -1,105 +1,183 @@
-"""`polar submit`, `jobs`, `watch`, `cancel`, `pause`, `resume`: jobs of a service anywhere."""
+"""`polar submit`, `list`, `retry`, `clone`, …: jobs of a service anywhere."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from polar.client import Client, ClientError
-from polar.commands.screen import fail, out
-from polar.connection import NoService, connect
-from polar.follow import follow
+from polar.commands.screen import out
+from polar.commands.service import (
+    AsJson,
+    JobId,
+    SpecFile,
+    assignments,
+    print_json,
+    read_spec,
+    service,
+)
+from polar.commands.tables import print_table, when
+from polar.commands.watching import watch
+from polar.sdk.answers import JobOut, Summary
 
-JobId = Annotated[str, typer.Argument(help="The job's id, as `polar jobs` shows it.")]
-
-
-@contextmanager
-def service() -> Iterator[Client]:
-    """Connect; what the service refuses ends the command with its message."""
-    try:
-        with connect() as client:
-            yield client
-    except (ClientError, NoService) as error:
-        raise fail(str(error)) from None
+_COLUMNS = ("id", "name", "status", "phase", "step", "loss", "created")
+_Watch = Annotated[bool, typer.Option("--watch", "-w", help="Watch it until it ends.")]
+_Key = Annotated[
+    str, typer.Option("--idempotency-key", help="The same key gives the same job again.")
+]
 
 
 def submit(
-    spec: Annotated[Path, typer.Argument(help="A JobSpec as a JSON file.", exists=True)],
-    *,
-    follow_it: Annotated[
-        bool, typer.Option("--watch", "-w", help="Watch it until it ends.")
-    ] = False,
+    spec: SpecFile, *, follow_it: _Watch = False, key: _Key = "", as_json: AsJson = False
 ) -> None:
     """Submit a job and print its id."""
-    try:
-        body = json.loads(spec.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise fail(f"{spec} is not JSON: {error}") from None
     with service() as client:
-        job = client.submit(body)
-        out.print(job["id"])
-        for warning in job.get("warnings", []):
-            out.print(f"[yellow]warning:[/] {escape(warning['message'])}")
+        job = client.jobs.create(read_spec(spec), idempotency_key=key or None)
+    _tell_new(job, follow_it=follow_it, as_json=as_json)
+
+
+def retry(
+    job_id: JobId,
+    *,
+    from_scratch: Annotated[
+        bool, typer.Option(help="Do not start from the newest checkpoint.")
+    ] = False,
+    follow_it: _Watch = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try a job that ended again, as a new one; print its id."""
+    with service() as client:
+        job = client.jobs.retry(job_id, from_scratch=from_scratch)
+    _tell_new(job, follow_it=follow_it, as_json=as_json)
+
+
+def clone(
+    job_id: JobId,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="What is different: training.max_steps=20; =null removes."),
+    ] = None,
+    *,
+    follow_it: _Watch = False,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job's spec again, with changes; print the new job's id."""
+    changes = assignments(overrides or [])
+    with service() as client:
+        job = client.jobs.clone(job_id, changes)
+    _tell_new(job, follow_it=follow_it, as_json=as_json)
+
+
+def _tell_new(job: JobOut, *, follow_it: bool, as_json: bool) -> None:
+    if as_json and not follow_it:
+        print_json(job)
+        return
+    if not as_json:
+        print(job.id)
+        for warning in job.warnings:
+            out.print(f"[yellow]warning:[/] {escape(warning.message)}")
     if follow_it:
-        watch(job["id"])
+        watch(job.id, as_json=as_json)
 
 
-def list_jobs(
-    status: Annotated[str, typer.Option(help="Only this status.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=200)] = 20,
+def list_jobs(  # noqa: PLR0913 - the filters of the API
+    status: Annotated[
+        list[str] | None, typer.Option("--status", "-s", help="Only this status; repeatable.")
+    ] = None,
+    task: Annotated[str, typer.Option(help="Only this task type.")] = "",
+    target: Annotated[str, typer.Option(help="Only jobs for this target.")] = "",
+    backend: Annotated[str, typer.Option(help="Only this library.")] = "",
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", help="Only with name=value; repeatable.")
+    ] = None,
+    search: Annotated[str, typer.Option("--search", "-q", help="Part of the name.")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=200)] = 20,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """List the newest jobs."""
+    labels = {name: str(value) for name, value in assignments(label or []).items()}
     with service() as client:
-        filters: dict[str, str | int] = {"limit": limit}
-        if status:
-            filters["status"] = status
-        jobs = client.jobs(**filters)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("id", "name", "status", "phase", "step", "loss", "created"):
-        table.add_column(column)
-    for job in jobs:
-        progress, metrics = job.get("progress") or {}, job.get("latest_metrics") or {}
-        step = (
-            f"{progress['step']}/{progress.get('total_steps', '?')}" if "step" in progress else ""
+        page = client.jobs.page(
+            status=status,
+            task=task or None,
+            target=target or None,
+            backend=backend or None,
+            labels=labels,
+            q=search or None,
+            limit=limit,
         )
-        loss = f"{metrics['loss']:.3f}" if "loss" in metrics else ""
-        words = (job["id"], escape(job["name"]), job["status"], job.get("phase") or "", step, loss)
-        table.add_row(*words, job["created_at"][:19].replace("T", " "))
-    out.print(table)
+    if as_json:
+        print_json(page.items)
+    else:
+        print_table(_COLUMNS, map(_row, page.items))
 
 
-def watch(job_id: JobId) -> None:
-    """Watch a job until it ends; exit code 0 when it succeeded."""
-    with service() as client:
-        seen = follow(job_id, client.events(job_id), out)
-        job = client.get(job_id)
-    message = f": {job['message']}" if job.get("message") else ""
-    out.print(f"[bold]{seen.status}[/]{escape(message)}")
-    if seen.status != "succeeded":
-        raise SystemExit(1)
+def _row(job: Summary) -> tuple[Any, ...]:
+    progress, metrics = job.progress or {}, job.latest_metrics or {}
+    step = f"{progress['step']}/{progress.get('total_steps', '?')}" if "step" in progress else ""
+    loss = f"{metrics['loss']:.3f}" if "loss" in metrics else ""
+    return (job.id, job.name, job.status, job.phase, step, loss, when(job.created_at))
 
 
-def cancel(job_id: JobId) -> None:
+def cancel(job_id: JobId, *, as_json: AsJson = False) -> None:
     """Cancel a job; asking again is fine."""
     with service() as client:
-        job = client.cancel(job_id)
-    out.print(f"{job['id']}: {job['status']}, cancellation asked for")
+        job = client.jobs.cancel(job_id)
+    _tell(job, f"{job.status}, cancellation asked for", as_json=as_json)
 
 
-def pause(job_id: JobId) -> None:
+def pause(job_id: JobId, *, as_json: AsJson = False) -> None:
     """Pause a job: it writes a checkpoint and frees its machine; asking again is fine."""
     with service() as client:
-        job = client.pause(job_id)
-    out.print(f"{job['id']}: {job['status']}{'' if job['status'] == 'paused' else ', pausing'}")
+        job = client.jobs.pause(job_id)
+    _tell(job, job.status if job.status == "paused" else f"{job.status}, pausing", as_json=as_json)
 
 
-def resume(job_id: JobId) -> None:
+def resume(job_id: JobId, *, as_json: AsJson = False) -> None:
     """Resume a paused job, or take a pause back; asking again is fine."""
     with service() as client:
-        job = client.resume(job_id)
-    out.print(f"{job['id']}: {job['status']}")
+        job = client.jobs.resume(job_id)
+    _tell(job, job.status, as_json=as_json)
+
+
+def push(job_id: JobId, *, as_json: AsJson = False) -> None:
+    """Have what did not reach the hub pushed again."""
+    with service() as client:
+        job = client.jobs.retry_push(job_id)
+    hub = job.external_refs.hub
+    _tell(job, "nothing to push" if hub is None else f"{hub.repo_id} {hub.state}", as_json=as_json)
+
+
+def edit(
+    job_id: JobId,
+    *,
+    name: Annotated[str, typer.Option(help="Its new name.")] = "",
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", help="name=value; replaces all labels.")
+    ] = None,
+    priority: Annotated[int | None, typer.Option(min=-100, max=100)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a job's name, labels or priority."""
+    labels = None if label is None else {k: str(v) for k, v in assignments(label).items()}
+    with service() as client:
+        job = client.jobs.update(job_id, name=name or None, labels=labels, priority=priority)
+    _tell(job, f"{job.name}, priority {job.priority}", as_json=as_json)
+
+
+def delete(
+    job_id: JobId,
+    *,
+    artifacts: Annotated[bool, typer.Option(help="What it published, too.")] = False,
+) -> None:
+    """Delete a job that has ended."""
+    with service() as client:
+        client.jobs.delete(job_id, artifacts=artifacts)
+    print(f"{job_id}: deleted")
+
+
+def _tell(job: JobOut, words: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+    else:
+        out.print(escape(f"{job.id}: {words}"), soft_wrap=True)

@@ -1,53 +1,58 @@
 """`polar plan`, `preview`: what a job will do and need, and the rows as the model will see them."""
 
-import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from polar.commands.jobs import service
 from polar.commands.screen import fail, out
+from polar.commands.service import (
+    AsJson,
+    Exit,
+    SpecFile,
+    plain,
+    print_json,
+    read_spec,
+    service,
+)
 
 _LOOK_EVERY = 0.5
-Spec = Annotated[Path, typer.Argument(help="A JobSpec as a JSON file.", exists=True)]
-AsJson = Annotated[bool, typer.Option("--json", help="Say it as JSON.")]
 
 
 def plan(
-    spec: Spec,
+    spec: SpecFile,
     *,
     exact: Annotated[bool, typer.Option(help="Wait until all rows are read.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what a job will do and need, before it is submitted; `plan_id` pins a job to it."""
     with service() as client:
-        found = client.plan(_read(spec))
-        while exact and found["status"] in ("waiting", "running"):
+        made = client.plans.create(read_spec(spec))
+        while exact and made.status in ("waiting", "running"):
             time.sleep(_LOOK_EVERY)
-            found = client.request("GET", f"/plans/{found['id']}")
+            made = client.plans.get(made.id)
+    found = plain(made)
     if as_json:
-        out.print_json(data=found)
+        print_json(found)
     else:
         out.print("\n".join(_lines(found)))
     if found["problem"] is not None:
-        raise fail(f"{found['problem']['reason']}: {found['problem']['message']}")
+        raise fail(f"{found['problem']['reason']}: {found['problem']['message']}", Exit.REFUSED)
 
 
 def preview(
-    spec: Spec,
+    spec: SpecFile,
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=50)] = 3,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Show the first training samples as the model will see them, what is learned in ⟦ ⟧."""
     with service() as client:
-        found = client.preview(_read(spec), samples)
+        found = plain(client.plans.preview(read_spec(spec), samples=samples))
     if as_json:
-        out.print_json(data=found)
+        print_json(found)
         return
     if found["samples"] is None:
         raise fail(f"no sample was read yet: {found['waiting_for']}; ask again")
@@ -56,16 +61,6 @@ def preview(
         out.print(escape(f"sample {sample['number']}{label}"))
         for part in sample["parts"]:
             out.print(escape(f"  {part['name']}: {_marked(part['tokens'])}"))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise fail(f"{path} is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise fail(f"{path} must hold a JSON object")
-    return body
 
 
 def _lines(plan: dict[str, Any]) -> Iterator[str]:

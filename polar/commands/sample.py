@@ -13,12 +13,14 @@ import typer
 from rich.markup import escape
 from rich.panel import Panel
 
-from polar.client import Client, ClientError
 from polar.commands.screen import out
 from polar.commands.stack import down, start, welcome
 from polar.connection import connect
 from polar.follow import follow
 from polar.manifest import Mismatch, verify
+from polar.sdk.client import Client
+from polar.sdk.errors import ClientError
+from polar.sdk.jobs import Job
 from polar.stack.control import Door
 from polar.stack.home import Home, default_home
 from polar.stack.state import running_state
@@ -73,7 +75,7 @@ def stack_up(home: Home, *, attached: bool) -> None:
     welcome(home, state, detached=not attached)
 
 
-def tune(home: Home, client: Client) -> dict[str, Any]:
+def tune(home: Home, client: Client) -> Job:
     """Prepare model and data, submit the job and watch it; return the finished job."""
     heading(f"2 · The model: {MODEL}")
     model = lay_model(home)
@@ -81,13 +83,13 @@ def tune(home: Home, client: Client) -> dict[str, Any]:
     datasets = {name: upload(client, name) for name in ("shop", "shop-validation")}
     heading("4 · The training: LoRA on the assistant's words, live from POST /jobs")
     spec = filled_in(json.loads((EXAMPLES / "shop-sft.json").read_text()), model, datasets)
-    job = client.submit(spec)
-    out.print(f"  {job['id']}  [dim]{client.url}{job['links'].get('self', '')}[/]", soft_wrap=True)
-    seen = follow(job["id"], client.events(job["id"]), out)
-    job = client.get(job["id"])
-    if job["status"] != "succeeded":
-        why = f": {job['message']}" if job.get("message") else ""
-        raise SampleFailed(f"the job ended as {job['status']}{why}")
+    job = client.jobs.create(spec)
+    out.print(f"  {job.id}  [dim]{client.url}{job.links.get('self', '')}[/]", soft_wrap=True)
+    seen = follow(job.id, job.events(), out)
+    job = job.refresh()
+    if job.status != "succeeded":
+        why = f": {job.message}" if job.message else ""
+        raise SampleFailed(f"the job ended as {job.status}{why}")
     early, late = (statistics.fmean(part or [0]) for part in (seen.losses[:5], seen.losses[-5:]))
     if late >= early:  # single steps are noisy: five at each end
         raise SampleFailed(f"the loss did not fall: {early:.2f} → {late:.2f}")
@@ -119,10 +121,10 @@ def lay_model(home: Home) -> Path:
 def upload(client: Client, name: str) -> str:
     """Upload one of the example files and return the data set's id."""
     file = EXAMPLES / f"{name}.jsonl"
-    dataset = client.upload(file, name)
+    dataset = client.datasets.upload(file, name)
     rows = len(file.read_text(encoding="utf-8").splitlines())
-    out.print(f"  [green]✓[/] {name}: {rows} rows as {dataset['id']}")
-    return str(dataset["id"])
+    out.print(f"  [green]✓[/] {name}: {rows} rows as {dataset.id}")
+    return dataset.id
 
 
 def filled_in(spec: dict[str, Any], model: Path, datasets: dict[str, str]) -> dict[str, Any]:
@@ -133,23 +135,23 @@ def filled_in(spec: dict[str, Any], model: Path, datasets: dict[str, str]) -> di
     return spec
 
 
-def check(home: Home, client: Client, job: dict[str, Any]) -> None:
+def check(home: Home, client: Client, job: Job) -> None:
     """Verify the published files, ask both models a question and look at the MLflow run."""
     heading("5 · The result")
-    folder = home.path / "sample" / str(job["id"])
-    files = download_model(client, str(job["id"]), folder)
+    folder = home.path / "sample" / job.id
+    files = download_model(client, job.id, folder)
     out.print(f"  [green]✓[/] {files} files from the store match their manifest (sha256)")
     show_answers(home.path / "models" / MODEL, folder)
-    run_id, metrics = mlflow_run(home, client, str(job["id"]))
+    run_id, metrics = mlflow_run(home, client, job.id)
     out.print(f"  [green]✓[/] MLflow run {run_id} is FINISHED with {metrics} metrics")
 
 
 def download_model(client: Client, job_id: str, folder: Path) -> int:
     """Download the job's model and check every byte; return the number of files."""
-    for artifact in client.artifacts(job_id):
-        path = str(artifact["path"])
+    for artifact in client.jobs.artifacts(job_id):
+        path = artifact.path
         if path.startswith("model/"):
-            client.download(job_id, path, folder / path.removeprefix("model/"))
+            client.jobs.download(job_id, path, folder / path.removeprefix("model/"))
     return verify(folder)
 
 
@@ -177,13 +179,13 @@ def mlflow_run(home: Home, client: Client, job_id: str) -> tuple[str, int]:
     deadline = time.monotonic() + MLFLOW_TIMEOUT
     found = "no run"
     while time.monotonic() < deadline:
-        reference = client.get(job_id)["external_refs"].get("mlflow") or {}
-        if run_id := reference.get("run_id"):
-            run = _ask_mlflow(f"{address}/api/2.0/mlflow/runs/get", str(run_id))
+        reference = client.jobs.get(job_id).external_refs.mlflow
+        if reference is not None and (run_id := reference.run_id):
+            run = _ask_mlflow(f"{address}/api/2.0/mlflow/runs/get", run_id)
             found = run.get("info", {}).get("status", found)
             metrics = run.get("data", {}).get("metrics", [])
             if found == "FINISHED" and metrics:
-                return str(run_id), len(metrics)
+                return run_id, len(metrics)
         time.sleep(0.5)
     raise SampleFailed(f"MLflow does not show the finished run: {found}")
 
@@ -197,12 +199,12 @@ def _ask_mlflow(url: str, run_id: str) -> dict[str, Any]:
     return run
 
 
-def next_steps(job: dict[str, Any], url: str, *, once: bool) -> None:
+def next_steps(job: Job, url: str, *, once: bool) -> None:
     """Say what can be done now."""
     if once:
         return
     heading("Next")
-    out.print(f"  polar watch {job['id']}     replay what you have just seen")
-    out.print("  polar jobs · polar status · polar logs worker · polar doctor")
+    out.print(f"  polar watch {job.id}     replay what you have just seen")
+    out.print("  polar list · polar status · polar logs worker · polar doctor")
     out.print(f"  {url}/docs     the whole interface")
     out.print("  make down     stop everything; the data stay")

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from polar.stack.home import API_PORT, Home, default_home, in_use
 from polar.stack.ports import LOOPBACK
 from polar.stack.state import ProcessState, StackState, pid_of, running_state
 
+TAIL = 50  # lines of each process's log
 SIGNS = {
     "ready": "[green]✓[/]",
     "done": "[green]✓[/]",
@@ -195,10 +197,7 @@ def down() -> None:
     out.print(f"stopped in {time.monotonic() - began:.1f} s" if stopped else "nothing is running")
 
 
-def status(
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
-) -> None:
+def status(*, as_json: bool) -> None:
     """Show every process; exit code 1 when the stack does not run."""
     state = running_state(Home(default_home()))
     if as_json:
@@ -240,32 +239,45 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def logs(
-    process: Annotated[str, typer.Argument(help="A process of `polar status`; all without.")] = "",
-    *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
-    tail: Annotated[int, typer.Option(help="Lines of each process to begin with.")] = 50,
-) -> None:
-    """Show what the processes wrote."""
+def logs(process: str, *, follow: bool, tail: int, as_json: bool) -> None:
+    """Show what the processes wrote, with `tail` lines of each to begin with."""
     folder = default_home() / "logs"
     found = sorted(folder.glob(f"{process or '*'}.log"))
     if not found:
         known = ", ".join(sorted(path.stem for path in folder.glob("*.log"))) or "none yet"
         raise fail(f"no log of {process or 'any process'} in {folder}; there are: {known}")
-    places = {path: _show_tail(path, tail, prefix=not process) for path in found}
+    show = _Show(prefix=not process, as_json=as_json)
+    places = {path: _show_tail(path, tail, show) for path in found}
     while follow:
         for path, place in places.items():
-            places[path] = _show_new(path, place, prefix=not process)
+            places[path] = _show_new(path, place, show)
         time.sleep(0.3)
 
 
-def _show_tail(path: Path, count: int, *, prefix: bool) -> int:
+@dataclass(frozen=True)
+class _Show:
+    """How lines are printed: with the process's name before them, or as JSON, one a line."""
+
+    prefix: bool
+    as_json: bool
+
+    def __call__(self, path: Path, lines: list[bytes]) -> None:
+        for line in lines:
+            text = visible(line.decode(errors="replace"))
+            if self.as_json:
+                text = json.dumps({"process": path.stem, "line": text}, ensure_ascii=False)
+            elif self.prefix:
+                text = f"{path.stem:<11}│ {text}"
+            print(text, flush=True)
+
+
+def _show_tail(path: Path, count: int, show: _Show) -> int:
     content = path.read_bytes()
-    _show(path, content.splitlines()[-count:], prefix=prefix)
+    show(path, content.splitlines()[-count:])
     return len(content)
 
 
-def _show_new(path: Path, place: int, *, prefix: bool) -> int:
+def _show_new(path: Path, place: int, show: _Show) -> int:
     size = path.stat().st_size
     if size < place:  # moved aside meanwhile
         place = 0
@@ -273,11 +285,5 @@ def _show_new(path: Path, place: int, *, prefix: bool) -> int:
         file.seek(place)
         content = file.read()
     whole = content[: content.rfind(b"\n") + 1]
-    _show(path, whole.splitlines(), prefix=prefix)
+    show(path, whole.splitlines())
     return place + len(whole)
-
-
-def _show(path: Path, lines: list[bytes], *, prefix: bool) -> None:
-    for line in lines:
-        text = visible(line.decode(errors="replace"))
-        print(f"{path.stem:<11}│ {text}" if prefix else text, flush=True)

@@ -24,7 +24,6 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from polar.client import Client
 from polar.stack import control, proctree, spawn
 from polar.stack.home import Home, choose_ports
 from polar.stack.ports import free_ports
@@ -36,6 +35,7 @@ from polar.stack.state import StackState
 from polar.stack.supervisor import Supervisor, supervise
 from tests.drills.proxy import Proxy
 from tests.e2e.harness import World, _is_ready
+from tests.plain import Plain
 from tests.services import ROOT, wait_until
 
 # 60 s of the real world are 6 s here: leases, heartbeats, time-outs, back-offs, all by the same.
@@ -238,7 +238,7 @@ def _world(
     key = (home.secrets / "api-key").read_text().strip()
     url = f"http://127.0.0.1:{proxies['api'].port}" if proxies else state.url
     root = Path(f"/proc/{guard.pid}/root")
-    with Client(url, key) as client:
+    with Plain(url, key) as client:
         yield DrillWorld(home, state, client, *folders, proxies=proxies, root=root)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from polar.client import ApiError, Unreachable
+from polar import ApiError, Unreachable
 from tests.drills.cells import Moment
 from tests.drills.stack import DrillWorld
 from tests.services import wait_until

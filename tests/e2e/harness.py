@@ -16,11 +16,11 @@ from typing import Any, LiteralString
 import psutil
 import pytest
 
-from polar.client import Client
 from polar.stack import control
 from polar.stack.home import Home
 from polar.stack.services import Postgres
 from polar.stack.state import StackState, running_state
+from tests.plain import Plain
 from tests.services import ROOT, wait_until
 
 Json = dict[str, Any]
@@ -45,7 +45,7 @@ class World:
 
     home: Home
     state: StackState
-    client: Client
+    client: Plain
     model: Path
     data: Path
 
@@ -240,7 +240,7 @@ def running_stack(
         # Readiness does not wait for the fork server; the tests do, cold starts take long.
         wait_until(lambda: _is_ready(home, "warm"), timeout=240, every=0.2)
         key = (home.secrets / "api-key").read_text().strip()
-        with Client(state.url, key) as client:
+        with Plain(state.url, key) as client:
             yield World(home, state, client, model, data)
     finally:
         with suppress(control.StackFailed):

@@ -48,7 +48,7 @@ def test_the_stream_tells_every_phase_a_falling_loss_and_the_end(finished: Any):
     assert len(losses) == 12
     assert losses[-1] < losses[0]
     assert any("eval_loss" in f.data for f in frames if f.type == "metrics")
-    ids = [f.id for f in frames if f.id is not None]
+    ids = [f.seq for f in frames if f.seq is not None]
     assert ids == list(range(1, len(ids) + 1))
     assert (frames[-1].type, frames[-1].id) == ("end", None)
     assert frames[-1].body["status"] == "succeeded"

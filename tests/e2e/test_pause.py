@@ -5,7 +5,7 @@ from typing import Any
 import psutil
 import pytest
 
-from polar.client import ApiError
+from polar import ApiError
 from tests.e2e.harness import GRACE, World
 from tests.services import wait_until
 

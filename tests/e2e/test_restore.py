@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from polar.client import Client
 from polar.manifest import verify
 from tests.e2e.harness import World, running_stack
+from tests.plain import Plain
 from tests.services import ROOT, wait_until
 
 pytestmark = [pytest.mark.train, pytest.mark.drill, pytest.mark.timeout(900)]
@@ -42,7 +42,7 @@ def polar(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 class Uploads:
     """A client that uploads one data set after the other; `done` are those that were answered."""
 
-    client: Client
+    client: Plain
     folder: Path
     done: dict[str, str] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
@@ -59,7 +59,7 @@ class Uploads:
 
 @contextmanager
 def uploading(world: World, folder: Path) -> Iterator[Uploads]:
-    with Client(world.client.url, world.client.key) as client:
+    with Plain(world.client.url, world.client.key) as client:
         uploads = Uploads(client, folder)
         thread = threading.Thread(target=uploads.run, daemon=True)
         thread.start()

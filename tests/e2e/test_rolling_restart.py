@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from polar.client import Client
 from polar.stack.state import running_state
 from tests.e2e.harness import World
+from tests.plain import Plain
 from tests.services import wait_until
 
 pytestmark = [pytest.mark.train, pytest.mark.drill]
@@ -44,7 +44,7 @@ def test_nothing_is_lost_while_processes_are_replaced(world: World) -> None:
     frames: list[Any] = []
 
     def follow() -> None:
-        with Client(world.client.url, world.client.key) as client:
+        with Plain(world.client.url, world.client.key) as client:
             frames.extend(client.events(job_id))
 
     reader = threading.Thread(target=follow, daemon=True)
@@ -61,7 +61,7 @@ def test_nothing_is_lost_while_processes_are_replaced(world: World) -> None:
             assert len(world.sql("SELECT id FROM attempts WHERE job_id = %s", job_id)) == 1
     world.until(job_id, "succeeded", timeout=240)
     reader.join(60)
-    ids = [frame.id for frame in frames if frame.id is not None]
+    ids = [frame.seq for frame in frames if frame.seq is not None]
     assert ids == list(range(1, len(ids) + 1))
     assert (frames[-1].type, frames[-1].body["status"]) == ("end", "succeeded")
     assert world.losses(job_id) == world.losses(undisturbed)

@@ -11,7 +11,7 @@ from tests.services import ROOT
 
 
 def frame(kind: str, **data: object) -> Frame:
-    return Frame(1, {"type": kind, "data": data})
+    return Frame("1", {"type": kind, "data": data})
 
 
 STORY = [

@@ -1,56 +1,140 @@
-"""The SDK against a real server on a socket: resuming streams, errors, whole downloads."""
+"""The SDK against a real server on a socket: resuming streams, retries, errors, whole downloads."""
 
+import hashlib
 import json
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
+import anyio
 import pytest
 
-from polar.client import ApiError, Client, Unreachable
+import polar
+from polar import (
+    AsyncClient,
+    Client,
+    Corrupt,
+    Invalid,
+    NoService,
+    NotFound,
+    RateLimited,
+    ServerError,
+    Unreachable,
+    Waited,
+)
 from polar.manifest import Mismatch, verify
-from polar.sse import Frame, frames, lines_of
+from polar.sdk import answers
+from polar.sdk.files import inside
+from polar.sdk.generate import HIDDEN, formatted, generated
+from polar.sse import Decoder, Frame
 from polar.stack.ports import free_ports
+from tests.services import ROOT
+
+T = TypeVar("T")
+JOB = {
+    "id": "job_1",
+    "name": "a",
+    "labels": {},
+    "priority": 0,
+    "status": "queued",
+    "task_type": "sft",
+    "backend": "hf",
+    "target": "local",
+    "spec": {},
+    "resolved": {},
+    "warnings": [],
+    "max_attempts": 3,
+    "attempts": [],
+    "links": {},
+    "external_refs": {"storage": "s3://b/p", "mlflow": None, "model": None, "hub": None},
+    "created_at": "2026-11-30T10:00:00Z",
+    "updated_at": "2026-11-30T10:00:00Z",
+    "of_a_newer_service": 7,
+    **dict.fromkeys(["phase", "reason", "message", "turn", "waiting_for", "queue_position"]),
+    **dict.fromkeys(["retry_of", "clone_of", "start_from", "progress", "latest_metrics"]),
+    **dict.fromkeys(["cancel_requested_at", "pause_requested_at", "started_at", "finished_at"]),
+}
+FILE = bytes(range(256)) * 40
+SHA = hashlib.sha256(FILE).hexdigest()
 
 
 class Service(BaseHTTPRequestHandler):
-    """Sends five events, and breaks each stream off after two, in the middle of a frame."""
+    """Breaks each stream off after two of five events, and each answer that it is told to."""
 
     asked: ClassVar[list[str]] = []
+    keys: ClassVar[list[str | None]] = []
+    refusals: ClassVar[list[tuple[int, dict[str, Any]] | None]] = []
+    """What the next requests get: a status with a body, or (None) no answer at all."""
+    cut: ClassVar[list[int]] = []
+    """Bytes after which the next downloads break off."""
     protocol_version = "HTTP/1.0"
 
     def do_GET(self) -> None:
-        if self.path == "/jobs/missing":
-            self.answer(404, {"message": "no such job", "errors": []})
-        elif self.path.endswith("/events"):
+        if self.refused():
+            return
+        if self.path.startswith("/jobs/job/events"):
             self.stream(int(self.headers["Last-Event-ID"]))
+        elif "/artifacts/" in self.path:
+            self.download()
         else:
-            self.send_response(200)
-            self.send_header("Content-Length", "10")
-            self.end_headers()
-            self.wfile.write(b"half")
+            self.asked.append(self.path)
+            self.answer(200, JOB)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.keys.append(self.headers["Idempotency-Key"])
+        if not self.refused():
+            self.answer(201, JOB)
+
+    def do_DELETE(self) -> None:
+        self.do_POST()
+
+    def refused(self) -> bool:
+        if not self.refusals:
+            return False
+        if refusal := self.refusals.pop(0):
+            self.answer(*refusal)
+        return True
 
     def stream(self, after: int) -> None:
         self.asked.append(str(after))
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"retry: 1000\n\n: heartbeat\n\n")
-        for number in range(after + 1, min(after + 3, 6)):
+        first = max(after, 1)  # the one that was seen last comes again, as from a hasty proxy
+        for number in range(first, min(after + 3, 6)):
             body = {"seq": number, "type": "log", "data": {"message": f"line {number}"}}
             self.wfile.write(f"id: {number}\ndata: {json.dumps(body)}\n\n".encode())
+        self.wfile.write(b'data: {"type":"resync","after":1}\n\n')
         if after + 3 > 5:
             self.wfile.write(b'data: {"type":"end","status":"succeeded","last_seq":5}\n\n')
         else:
             self.wfile.write(b'id: 99\ndata: {"type":')
 
+    def download(self) -> None:
+        start = int((self.headers["Range"] or "bytes=0-")[6:-1])
+        self.asked.append(str(start))
+        self.send_response(206 if start else 200)
+        for name, value in {"ETag": f'"{SHA}"', "X-Checksum-Sha256": SHA}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(FILE) - start))
+        self.end_headers()
+        end = start + self.cut.pop(0) if self.cut else len(FILE)
+        self.wfile.write((FILE if "right" in self.path else FILE[::-1])[start:end])
+
     def answer(self, status: int, body: object) -> None:
         content = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
+        if status == 429:
+            self.send_header("Retry-After", str(body["wait"]))  # type: ignore[index]
         self.end_headers()
         self.wfile.write(content)
 
@@ -71,17 +155,36 @@ def serving(handler: type[Service]) -> Iterator[str]:
 
 @pytest.fixture
 def service() -> Iterator[str]:
-    Service.asked.clear()
+    for each in (Service.asked, Service.keys, Service.refusals, Service.cut):
+        each.clear()
     with serving(Service) as url:
         yield url
 
 
+def awaited(url: str, use: Callable[[AsyncClient], Awaitable[T]]) -> T:
+    """What `use` returns of a client that awaits."""
+
+    async def run() -> T:
+        async with AsyncClient(url) as client:
+            return await use(client)
+
+    return anyio.run(run)
+
+
 def test_a_broken_stream_goes_on_where_it_broke(service: str) -> None:
     with Client(service) as client:
-        seen = list(client.events("job"))
-    assert [frame.id for frame in seen] == [1, 2, 3, 4, 5, None]
+        seen = list(client.jobs.events("job"))
+    assert [frame.seq for frame in seen] == [1, 2, 3, 4, 5, None]
     assert Service.asked == ["0", "2", "4"]
     assert seen[-1].body == {"type": "end", "status": "succeeded", "last_seq": 5}
+
+
+def test_a_broken_stream_goes_on_when_it_is_awaited(service: str) -> None:
+    async def follow(client: AsyncClient) -> list[int | None]:
+        return [frame.seq async for frame in client.jobs.events("job", after=1)]
+
+    assert awaited(service, follow) == [2, 3, 4, 5, None]
+    assert Service.asked == ["1", "3"]
 
 
 class Quiet(Service):
@@ -104,44 +207,168 @@ class Quiet(Service):
 def test_hours_of_heartbeats_use_no_patience_up(monkeypatch: pytest.MonkeyPatch) -> None:
     # The clock goes on by an hour with each request that the service hears.
     clock = SimpleNamespace(monotonic=lambda: 3600.0 * len(Quiet.hours), sleep=lambda _: None)
-    monkeypatch.setattr("polar.client.time", clock)
+    monkeypatch.setattr("polar.sdk.listening.time", clock)
     Quiet.hours.clear()
     with serving(Quiet) as url, Client(url) as client:
-        [end] = client.events("job", patience=3700)
+        [end] = client.jobs.events("job", patience=3700)
     assert (end.type, len(Quiet.hours)) == ("end", 3)
 
 
-def test_refusals_carry_their_message(service: str) -> None:
-    with Client(service) as client, pytest.raises(ApiError, match="no such job") as caught:
-        client.get("missing")
-    assert caught.value.status == 404
+def test_refusals_carry_what_is_wrong_and_their_class(service: str) -> None:
+    field = {"pointer": "/task/type", "message": "unknown", "value": "sftt"}
+    problem = {"code": "invalid_payload", "message": "no", "request_id": "r", "errors": [field]}
+    Service.refusals.append((422, problem))
+    with Client(service) as client, pytest.raises(Invalid, match="/task/type: unknown") as caught:
+        client.jobs.create({})
+    error = caught.value
+    assert (error.status, error.code, error.request_id) == (422, "invalid_payload", "r")
+    assert error.problems == [("/task/type", "unknown", "sftt")]
+    Service.refusals.append((404, {"message": "no such job"}))
+    with Client(service) as client, pytest.raises(NotFound, match="no such job"):
+        client.jobs.get("missing")
 
 
-def test_a_cut_download_leaves_no_file(service: str, tmp_path: Path) -> None:
-    with Client(service) as client, pytest.raises(Unreachable, match="broke off"):
-        client.download("job", "model/weights", tmp_path / "weights")
+def test_a_submit_is_tried_again_with_the_same_key(service: str) -> None:
+    busy = (409, {"code": "in_flight", "message": "it is being answered"})
+    Service.refusals += [None, (503, {"message": "starting"}), busy, (429, {"wait": 0})]
+    with Client(service) as client:
+        job = client.jobs.create({"task": {"type": "sft"}})
+        again = client.jobs.create({"task": {"type": "sft"}})
+        client.jobs.create({}, idempotency_key="mine")
+    assert (job.id, job.model_extra) == ("job_1", {"of_a_newer_service": 7})
+    assert again.created_at == datetime(2026, 11, 30, 10, tzinfo=UTC)
+    first, second, third = Service.keys[0], Service.keys[5], Service.keys[6]
+    assert [first] * 5 == Service.keys[:5]
+    assert first
+    assert second not in (first, None)
+    assert third == "mine"
+
+
+def test_what_is_not_safe_is_sent_once(service: str) -> None:
+    Service.refusals += [None]
+    with Client(service) as client, pytest.raises(Unreachable):
+        client.keys.create("ci")
+    Service.refusals += [(503, {"message": "starting"})]
+    with Client(service) as client, pytest.raises(ServerError, match="starting"):
+        client.keys.create("ci")
+    assert len(Service.keys) == 2
+
+
+def test_waiting_as_asked_has_an_end(service: str) -> None:
+    Service.refusals.append((429, {"wait": 3600, "message": "too many"}))
+    with Client(service) as client, pytest.raises(RateLimited, match="too many") as caught:
+        client.jobs.get("job_1")
+    assert caught.value.retry_after == 3600
+    with Client(service) as client, pytest.raises(Waited, match="job_1 is queued after 0 s"):
+        client.jobs.get("job_1").wait(timeout=0)
+
+
+def test_a_delete_whose_answer_was_lost_is_done(service: str) -> None:
+    Service.refusals += [None, (404, {"message": "no such job"})]
+    with Client(service) as client:
+        client.jobs.delete("job_1")
+        Service.refusals.append((404, {"message": "no such job"}))
+        with pytest.raises(NotFound):
+            client.jobs.delete("job_1")
+
+
+def test_a_cut_download_goes_on_and_is_checked(service: str, tmp_path: Path) -> None:
+    Service.cut += [3000, 4000]
+    with Client(service) as client:
+        client.jobs.download("job", "model/right", tmp_path / "deep" / "right")
+    assert (tmp_path / "deep" / "right").read_bytes() == FILE
+    assert Service.asked == ["0", "3000", "7000"]
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["right"]
+
+
+def test_a_wrong_download_leaves_no_file(service: str, tmp_path: Path) -> None:
+    with Client(service) as client, pytest.raises(Corrupt, match="was announced"):
+        client.jobs.download("job", "model/wrong", tmp_path / "weights")
     assert list(tmp_path.iterdir()) == []
 
+    async def get(client: AsyncClient) -> Path:
+        return await client.jobs.download("job", "model/right", tmp_path / "right")
 
-def test_nobody_there_is_said_after_the_patience() -> None:
+    assert awaited(service, get).read_bytes() == FILE
+
+
+def test_a_model_lies_in_its_folder_alone(tmp_path: Path) -> None:
+    assert inside(tmp_path, "a/b") == tmp_path / "a" / "b"
+    with pytest.raises(Corrupt, match="outside"):
+        inside(tmp_path, "../b")
+
+
+def test_nobody_there_is_said_after_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polar.sdk.calls.PATIENCE", 0)
     with Client(f"http://127.0.0.1:{free_ports(1)[0]}") as client:
         with pytest.raises(Unreachable, match="no answer from"):
-            client.get("job")
+            client.jobs.get("job")
         with pytest.raises(Unreachable, match="for 0 s"):
-            list(client.events("job", patience=0))
+            list(client.jobs.events("job", patience=0))
+
+
+def test_the_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLAR_URL", raising=False)
+    with pytest.raises(NoService, match="POLAR_URL"):
+        Client()
+    monkeypatch.setenv("POLAR_URL", "http://127.0.0.1:1/")
+    monkeypatch.setenv("POLAR_API_KEY", "polar_abc_secret")
+    with Client() as client:
+        assert (client.url, client.key) == ("http://127.0.0.1:1", "polar_abc_secret")
+        assert "secret" not in repr(client) + repr(client.jobs) + str(client)
+
+
+def test_both_clients_have_the_same_operations(service: str) -> None:
+    async def names(client: AsyncClient) -> set[str]:
+        return operations_of(client)
+
+    with Client(service) as client:
+        assert operations_of(client) == awaited(service, names)
+        assert "jobs.create" in operations_of(client)
+
+
+def operations_of(client: Client | AsyncClient) -> set[str]:
+    return {
+        f"{resource}.{name}"
+        for resource, value in vars(client).items()
+        for name in dir(value)
+        if not (resource.startswith("_") or name.startswith("_"))
+    }
+
+
+def test_importing_the_package_loads_nothing_of_it() -> None:
+    program = "import sys, polar; print([m for m in ('httpx', 'pydantic') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+    assert all(getattr(polar, name).__name__ == name for name in polar.__all__)
+
+
+def test_the_classes_of_answers_are_those_of_the_description() -> None:
+    """`make openapi` writes both."""
+    document = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
+    written = (ROOT / "polar" / "sdk" / "answers.py").read_text(encoding="utf-8")
+    assert formatted(generated(document)) == written
+
+
+def test_secrets_are_in_no_text_of_an_answer() -> None:
+    for name in HIDDEN:
+        kind, _, field = name.partition(".")
+        assert getattr(answers, kind).model_fields[field].repr is False
 
 
 def test_frames_are_read_as_the_standard_says() -> None:
-    lines = [
-        "id: 7",
-        'data: {"type":',
-        'data: "log"}',
-        "",
-        ": comment",
-        "",
-        'data: {"type": "cut"}',
-    ]
-    assert list(frames(lines)) == [Frame(7, {"type": "log"})]
+    text = 'id: 7\ndata: {"type":\ndata: "log"}\n\n: comment\n\ndata: {"type": "cut"}'
+    assert list(Decoder().feed(text)) == [Frame("7", {"type": "log"})]
+
+
+def test_a_line_ends_at_a_line_feed_and_nowhere_else() -> None:
+    text = 'id: 1\r\ndata: {"a": "x\u2028y\x85z"}\n\nid: 2\ncut'
+    decoder = Decoder()
+    pieces = [text[:9], text[9:20], text[20:]]
+    [frame] = [frame for piece in pieces for frame in decoder.feed(piece)]
+    assert frame == Frame("1", {"a": "x\u2028y\x85z"})
 
 
 def test_a_manifest_is_checked_to_the_byte(tmp_path: Path) -> None:
@@ -155,11 +382,3 @@ def test_a_manifest_is_checked_to_the_byte(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     with pytest.raises(Mismatch, match="a differs"):
         verify(tmp_path)
-
-
-def test_a_line_ends_at_a_line_feed_and_nowhere_else() -> None:
-    text = 'id: 1\r\ndata: {"a": "x\u2028y\x85z"}\n\nid: 2\ncut'
-    pieces = [text[:9], text[9:20], text[20:]]
-    assert list(lines_of(pieces)) == ["id: 1", 'data: {"a": "x\u2028y\x85z"}', "", "id: 2"]
-    [frame] = frames(lines_of(pieces))
-    assert frame.body == {"a": "x\u2028y\x85z"}

@@ -3,13 +3,14 @@
 import io
 import json
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from app.journal import JsonLines
-from polar.commands import jobs
+from polar.commands import watching
 from polar.commands.screen import Screen, visible
 from polar.follow import follow
 from polar.sse import Frame
@@ -60,7 +61,7 @@ def test_a_request_cannot_forge_a_log_line(api: Api) -> None:
 @pytest.mark.parametrize("text", NASTY)
 def test_a_terminal_obeys_no_word_of_a_job(text: str) -> None:
     told = [
-        Frame(1, {"type": "log", "data": {"level": "info", "message": text}}),
+        Frame("1", {"type": "log", "data": {"level": "info", "message": text}}),
         Frame(None, {"type": "end", "status": "succeeded", "last_seq": 1}),
     ]
     for is_terminal in (False, True):
@@ -78,10 +79,15 @@ def test_a_terminal_obeys_no_word_of_a_job(text: str) -> None:
 
 def test_names_and_messages_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     class Service:
-        def get(self, job_id: str) -> dict[str, str]:
-            return {"id": job_id, "message": "[/] failed \x1b[2J"}
+        @property
+        def jobs(self) -> "Service":
+            return self
 
-        def events(self, _: str) -> list[Frame]:
+        def get(self, _: str) -> SimpleNamespace:
+            return SimpleNamespace(status="failed", message="[/] failed \x1b[2J")
+
+        def events(self, _: str, after: int) -> list[Frame]:
+            assert after == 0
             return [Frame(None, {"type": "end", "status": "failed", "last_seq": 1})]
 
         def __enter__(self) -> "Service":
@@ -91,10 +97,10 @@ def test_names_and_messages_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> No
             return None
 
     screen = Screen(file=io.StringIO(), width=200)
-    monkeypatch.setattr(jobs, "service", Service)
-    monkeypatch.setattr(jobs, "out", screen)
+    monkeypatch.setattr(watching, "service", Service)
+    monkeypatch.setattr(watching, "out", screen)
     with pytest.raises(SystemExit):
-        jobs.watch("job_1")
+        watching.watch("job_1")
     assert isinstance(screen.file, io.StringIO)
     assert screen.file.getvalue().strip().endswith("failed: [/] failed \\x1b[2J")
 

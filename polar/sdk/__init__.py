@@ -1,0 +1,1 @@
+"""The SDK: one description of each call, and two drivers that send it, with and without await."""

@@ -1,0 +1,83 @@
+"""A stream of events over all its connections: where it stands, and when it is given up."""
+
+import time
+from collections.abc import Iterator
+
+import httpx
+
+from polar.sdk.calls import Call, check, nothing
+from polar.sdk.errors import ApiError, ClientError, RateLimited, ServerError, Unreachable
+from polar.sse import Decoder, Frame
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+STREAM_TIMEOUT = 45.0  # heartbeats come every 15 s
+PATIENCE = 120.0
+
+
+class Listener:
+    """How far a stream has been read; knows no connection.
+
+    `ordered` ids are a job's numbers: what comes twice is passed over. Others are opaque.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        after: str | None,
+        types: str | None = None,
+        patience: float = PATIENCE,
+        ordered: bool = True,
+    ) -> None:
+        self.after, self.patience, self.ended = after, patience, False
+        self._path, self._types, self._ordered = path, types, ordered
+        self._pause, self._heard = FIRST_PAUSE, time.monotonic()
+        self._decoder = Decoder()
+
+    def request(self) -> Call[None]:
+        """Return what to ask now: all that follows the last event that was seen."""
+        self._decoder = Decoder()
+        headers = {"Accept": "text/event-stream"}
+        if self.after is not None:
+            headers["Last-Event-ID"] = self.after
+        return Call(
+            method="GET",
+            path=self._path,
+            query={"types": self._types},
+            headers=headers,
+            timeout=STREAM_TIMEOUT,
+            read=nothing,
+        )
+
+    def opened(self, answer: httpx.Response) -> None:
+        """Look at the head of an answer; raises ApiError."""
+        check(answer)
+
+    def take(self, text: str) -> Iterator[Frame]:
+        """Yield the frames that a piece of the stream completes, up to the last of all."""
+        self._pause, self._heard = FIRST_PAUSE, time.monotonic()
+        for frame in self._decoder.feed(text):
+            if self._is_known(frame):
+                continue
+            self.after = self.after if frame.id is None else frame.id
+            self.ended = frame.type == "end"
+            yield frame
+            if self.ended:
+                return
+
+    def _is_known(self, frame: Frame) -> bool:
+        if not self._ordered:
+            return frame.type == "heartbeat"
+        # a job's stream goes on by itself after `resync`: nothing of it is lost
+        if frame.type in ("heartbeat", "resync"):
+            return True
+        return frame.id is not None and int(frame.id) <= int(self.after or 0)
+
+    def pause_after(self, error: ClientError | None) -> float:
+        """Return the seconds before the next connection; raises what no patience helps against."""
+        if isinstance(error, ApiError) and not isinstance(error, (ServerError, RateLimited)):
+            raise error
+        if error is not None and time.monotonic() - self._heard > self.patience:
+            raise Unreachable(f"{error} (for {self.patience:.0f} s)") from error
+        pause, self._pause = self._pause, min(self._pause * 2, LONGEST_PAUSE)
+        return pause
