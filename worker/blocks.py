@@ -25,7 +25,7 @@ from app.s3 import (
     patiently,
 )
 from app.storage import ObjectInfo, Store
-from trainer_core.data.lent import Block, address_in
+from trainer_core.data.lent import BLOCKS, Block, address_in
 from trainer_core.data.objects import AT_ONCE
 from trainer_core.spec.launch import LentObject, LentSource
 
@@ -72,6 +72,7 @@ class BlockServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self._stop = threading.Event()
         self._patience = Patience(patience, self._stop)
         self._pid = 0
+        self._place = folder / BLOCKS
         self.given = 0
         opened = os.open(folder, os.O_PATH | os.O_DIRECTORY)
         try:
@@ -92,6 +93,7 @@ class BlockServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         if self._pid:
             self.shutdown()
         self.server_close()
+        self._place.unlink(missing_ok=True)  # the folder's next run has a server of its own
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base's
         """Whether the run itself asks: another process of the same user may have found the way."""

@@ -140,7 +140,6 @@ def test_objects_and_archives_are_read_block_by_block(
             blocks.serve(os.getpid())
             assert list(_texts(lent, deep)) == ["the parcel was fast and friendly"] * count
             assert blocks.given <= 2 * len(content) + 4
-        (deep / "blocks").unlink()
 
 
 def test_what_lies_below_an_address_is_one_stream(store_settings: Settings, tmp_path: Path) -> None:
@@ -178,7 +177,6 @@ def test_nobody_else_is_served_and_nothing_else(store_settings: Settings, tmp_pa
         with pytest.raises(DataUnavailable, match="cannot be read on"):
             list(_texts(lent, tmp_path))
         assert blocks.given == 0
-    (tmp_path / "blocks").unlink()
     with BlockServer(tmp_path, {"train/0": lent}, patience=0) as blocks:
         blocks.serve(os.getpid())
         with pytest.raises(DataUnavailable, match="it was not lent"):
