@@ -22,7 +22,7 @@ def check_origin(method: str, headers: Headers, origins: list[str]) -> None:
     if method in _SAFE:
         return
     origin = headers.get("origin")
-    if origin in origins or (origin and urlsplit(origin).netloc == headers.get("host")):
+    if origin in origins or (origin and _host(origin) == headers.get("host")):
         return
     raise Forbidden(
         f"a change with the cookie alone must come from a page of this service, or of an origin in"
@@ -32,12 +32,19 @@ def check_origin(method: str, headers: Headers, origins: list[str]) -> None:
     )
 
 
+def _host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # such as `http://[`
+        return None
+
+
 def set_cookie(key: str, *, secure: bool, cross_site: bool) -> str:
     """Return the header that gives a browser the key until it is closed, out of scripts' reach."""
     site = "None" if secure and cross_site else "Lax"
     return f"{NAME}={key}; Path=/; HttpOnly; SameSite={site}{'; Secure' if secure else ''}"
 
 
-def clear_cookie() -> str:
-    """Return the header that takes the cookie away."""
-    return f"{NAME}=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0"
+def clear_cookie(*, secure: bool, cross_site: bool) -> str:
+    """Return the header that takes the cookie away, wherever it could be set."""
+    return f"{set_cookie('', secure=secure, cross_site=cross_site)}; Max-Age=0"

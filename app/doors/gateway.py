@@ -24,7 +24,7 @@ def gateway_caller(headers: Headers, secret: SecretStr) -> Caller:
     A superuser is admin, who may `model:train` is submitter. Raises Unauthenticated without the
     right secret or a user's number, Forbidden for all others.
     """
-    given = headers.get(PROOF, "").encode("utf-8", "surrogateescape")
+    given = headers.get(PROOF, "").encode("latin-1")  # the bytes that came
     if not hmac.compare_digest(given, secret.get_secret_value().encode()):
         raise Unauthenticated(
             "X-Gateway-Secret is not this service's: set POLAR_GATEWAY_SECRET of both alike",

@@ -31,16 +31,21 @@ def open_session(request: Request, caller: Caller = require(Role.VIEWER)) -> Res
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if caller.key_id is None or scheme.lower() != "bearer":
         raise BadRequest("send the API key as `Authorization: Bearer polar_…`", "no_key")
-    secure = request.url.scheme == "https"
-    cookie = set_cookie(key.strip(), secure=secure, cross_site=bool(get_settings().cors_origins))
+    cookie = set_cookie(key.strip(), **_reach(request))
     return Response(status_code=204, headers={"Set-Cookie": cookie})
 
 
 @router.delete("/session", status_code=204, summary="Take the cookie away")
-def close_session(caller: Caller = require(Role.VIEWER)) -> Response:
+def close_session(request: Request, caller: Caller = require(Role.VIEWER)) -> Response:
     """Have the browser forget the key; the key itself stays valid."""
     del caller
-    return Response(status_code=204, headers={"Set-Cookie": clear_cookie()})
+    return Response(status_code=204, headers={"Set-Cookie": clear_cookie(**_reach(request))})
+
+
+def _reach(request: Request) -> dict[str, bool]:
+    """How far the cookie goes: a browser heeds in an answer only what could have set it, too."""
+    secure = request.url.scheme == "https"
+    return {"secure": secure, "cross_site": bool(get_settings().cors_origins)}
 
 
 @router.post(

@@ -5,7 +5,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from pydantic import SecretStr
+from starlette.datastructures import Headers
 
+from app.auth import Role
+from app.doors.cookie import clear_cookie, set_cookie
+from app.doors.gateway import gateway_caller
 from tests.app import resources
 from tests.app.server import Api, running
 
@@ -69,6 +74,13 @@ def test_headers_alone_are_trusted_by_nobody(
     assert SECRET not in answer.text
 
 
+def test_a_gateway_s_secret_may_have_any_letter() -> None:
+    secret = "schlüssel-des-tores"
+    user = [(b"x-user-id", b"17"), (b"x-user-superuser", b"true")]
+    headers = Headers(raw=[(b"x-gateway-secret", secret.encode()), *user])
+    assert gateway_caller(headers, SecretStr(secret)).role is Role.ADMIN
+
+
 def test_a_service_without_a_gateway_takes_no_secret(api: Api) -> None:
     with api.with_key(None) as client:
         assert client.get("/jobs", headers=gateway()).json()["code"] == "no_key"
@@ -99,13 +111,26 @@ def test_a_browser_keeps_the_key_in_a_cookie_that_no_script_reads(door: Api) -> 
         assert browser.get("/jobs").json()["code"] == "invalid_key"
 
 
+def test_a_cookie_is_taken_away_from_wherever_it_was_set() -> None:
+    """A browser that gets `Lax` in an answer to another site's page keeps what it has."""
+    for cross_site, said in ((True, "SameSite=None; Secure"), (False, "SameSite=Lax; Secure")):
+        assert said in set_cookie("polar_key", secure=True, cross_site=cross_site)
+        assert said in clear_cookie(secure=True, cross_site=cross_site)
+
+
 def test_a_session_needs_a_key_in_the_header(nobody: httpx.Client) -> None:
     assert nobody.post("/session", headers=gateway()).json()["code"] == "no_key"
 
 
 @pytest.mark.parametrize(
     ("origin", "status"),
-    [(PAGE, 201), (None, 403), ("https://evil.example", 403), (f"{PAGE}.evil.example", 403)],
+    [
+        (PAGE, 201),
+        (None, 403),
+        ("https://evil.example", 403),
+        (f"{PAGE}.evil.example", 403),
+        ("http://[", 403),
+    ],
 )
 def test_with_the_cookie_alone_only_known_pages_change_anything(
     door: Api, origin: str | None, status: int
