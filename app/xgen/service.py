@@ -1,5 +1,7 @@
 """XGen's calls on jobs: start, look, list and stop."""
 
+from typing import Any
+
 from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,7 +13,7 @@ from app.jobs.lifecycle import Status
 from app.jobs.schemas import JobOut, JobQuery, Summary
 from app.jobs.service import cancel_job, show_job
 from app.jobs.spec import Gpus, JobSpec
-from app.jobs.submit import Submission, submit
+from app.jobs.submit import Submission, once_for, submit
 from app.models import Job
 from app.settings import get_settings
 from app.xgen.form import TrainForm
@@ -41,11 +43,20 @@ def start(
         problems = [FieldProblem(**p.model_dump()) for p in explain(error, (), JobSpec)]
         raise _in_its_words(draft, problems) from error
     keep(session, project_id, draft)
-    submission = Submission(project_id, spec, key, warnings=tuple(draft.warnings))
+    once = once_for(key, _asked(form, draft))
+    submission = Submission(project_id, spec, once=once, warnings=tuple(draft.warnings))
     try:
         return _status(submit(session, submission))
     except InvalidPayload as error:
         raise _in_its_words(draft, error.problems) from error
+
+
+def _asked(form: TrainForm, draft: Draft) -> list[Any]:
+    """What the caller wrote, whatever the hosts of the moment make of it; secrets by their names,
+    unknown fields, whose values say nothing, too."""
+    unknown = form.model_extra or {}
+    said = form.model_dump(mode="json", exclude_unset=True, exclude=set(unknown))
+    return ["xgen", said, sorted(unknown), sorted(draft.secrets)]
 
 
 def _surroundings(session: Session, form: TrainForm) -> Surroundings:
@@ -66,14 +77,17 @@ def _in_its_words(draft: Draft, problems: list[FieldProblem]) -> InvalidPayload:
 
 
 def find(session: Session, project_id: str, reference: str) -> str:
-    """Return the id of the newest job with this id or `mlflow_run_id`; raises NotFound."""
+    """Return the id of the job with this id, or of the newest with this `mlflow_run_id`.
+
+    Raises NotFound.
+    """
     query = (
         select(Job.id)
         .where(
             Job.project_id == project_id,
             Job.labels.contains({REFERENCE: reference}) | (Job.id == reference),
         )
-        .order_by(Job.created_at.desc(), Job.id.desc())
+        .order_by((Job.id == reference).desc(), Job.created_at.desc(), Job.id.desc())
     )
     job_id = session.scalar(query.limit(1))
     if job_id is None:

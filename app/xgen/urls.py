@@ -1,6 +1,5 @@
 """Whether an address that came from a browser is one of the service's own."""
 
-import re
 from urllib.parse import SplitResult, urlsplit
 
 from app.settings import Settings
@@ -24,7 +23,8 @@ def refusal_of_mlflow(given: str, settings: Settings) -> str | None:
 def _refusal(given: str, known: list[str | None], setting: str) -> str | None:
     if not given or any(same_place(given, one) for one in known if one):
         return None
-    shown = re.sub(r"//[^/@]*@", "//…@", given)[:80]  # without a password
+    _, at, place = given.rpartition("@")  # without a password
+    shown = f"…{at}{place}"[:80] if at else given[:80]
     return (
         f"is {shown!r}, which is not this service's: leave it empty, or have the operator add it to"
         f" {setting}"

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from app.xgen.mapping.draft import Draft
+from app.xgen.mapping.draft import Draft, shown
 from app.xgen.mapping.embedding import loss_of
 from app.xgen.mapping.places import Found, Place, place_of, source
+from trainer_core.embedding.losses import LOSSES, NONE
 
 _COLUMNS = (
     "dataset_main_column",
@@ -22,6 +23,7 @@ MEANING: dict[str, tuple[str, tuple[str, ...]]] = {
     "text_classification": ("classification", ("text", "label")),
 }
 """By task: the format of the rows, and what main, sub, minor and last column are in it."""
+_ANOTHER = "fill the field as the loss has it, or choose another st_loss_func"
 _HELD = ("test_data_dir", "test_data_split")
 
 
@@ -50,10 +52,28 @@ def _meaning(draft: Draft) -> tuple[str, tuple[str, ...]]:
         return "classification", ("text", "label")
     if loss == "contrastive_tension":
         return "text", ("text",)
+    _check_columns(draft, loss)
     if not draft.form.dataset_last_column:
         return "anchor_positive", ("anchor", "positive", "negative")
     told = "label" if loss in ("contrastive", "online_contrastive", "softmax") else "score"
     return "sentence_pair", ("sentence1", "sentence2", "sentence3", told)
+
+
+def _check_columns(draft: Draft, loss: str) -> None:
+    """Refuse a third text or a score that the loss has no use for, or cannot do without."""
+    if loss not in LOSSES:  # auto
+        return
+    form, needs = draft.form, LOSSES[loss]
+    name, scored = f"loss {shown(form.st_loss_func)}", NONE not in needs.labels
+    for field, what, needed, taken in (
+        ("dataset_minor_column", "third text", needs.texts[0] > 2, needs.texts[1] > 2),
+        ("dataset_last_column", "score or label", scored, scored),
+    ):
+        given = getattr(form, field)
+        if needed and not given:
+            draft.refuse(field, f"is missing: {name} needs a {what}; {_ANOTHER}")
+        if given and not taken:
+            draft.refuse(field, f"is {shown(given)}, but {name} takes no {what}; {_ANOTHER}")
 
 
 def _named(draft: Draft, meaning: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ import pytest
 from app.xgen.examples import GEMMA, QWEN
 from tests.app.server import Api
 from tests.app.xgen.walk import LEAST
+from tests.services import wait_until
 
 WORDS = {"pending", "running", "completed", "failed"}
 
@@ -121,6 +122,7 @@ def test_two_starts_in_one_second_are_two_jobs_and_the_newest_answers(api: Api) 
     assert first["job_id"] != second["job_id"]
     newest = api.client.get(f"/api/train/status/{name}").json()
     assert (newest["job_id"], newest["mlflow_run_id"]) == (second["job_id"], name)
+    start(api, mlflow_run_id=first["job_id"])  # an id is that of its job, whatever others are named
     older = api.client.get(f"/api/train/status/{first['job_id']}").json()
     assert older["job_id"] == first["job_id"]
     stopped = api.client.delete(f"/api/train/stop/{name}").json()
@@ -133,11 +135,28 @@ def test_two_starts_in_one_second_are_two_jobs_and_the_newest_answers(api: Api) 
 
 
 def test_an_idempotency_key_makes_a_start_safe_to_repeat(api: Api) -> None:
-    headers = {"Idempotency-Key": secrets.token_hex(8)}
-    answers = [
-        api.client.post("/api/train/start", json=LEAST, headers=headers).json() for _ in range(2)
-    ]
-    assert answers[0]["job_id"] == answers[1]["job_id"]
+    """Also where a host with a GPU has come meanwhile, which has another job made of the form."""
+
+    def sent(key: str, **fields: Any) -> Any:
+        headers = {"Idempotency-Key": key}
+        return api.client.post("/api/train/start", json={**LEAST, **fields}, headers=headers)
+
+    key = secrets.token_hex(8)
+    first = sent(key)
+    api.write(
+        "INSERT INTO workers (id, project_id, kind, hostname, pid)"
+        " VALUES ('wrk_gpu', 'prj_default', 'host', 'box', 1)"
+    )
+    api.write(
+        "INSERT INTO devices (worker_id, index, project_id, kind, name, memory_gb)"
+        " VALUES ('wrk_gpu', 0, 'prj_default', 'cuda', 'NVIDIA A100-SXM4-80GB', 80)"
+    )
+    wait_until(lambda: "xgen_bf16" not in sent(secrets.token_hex(8)).text)
+    assert sent(key).json()["job_id"] == first.json()["job_id"]
+    api.write("DELETE FROM workers WHERE id = 'wrk_gpu'")
+    for other in ({"learning_rate": 0.5}, {"hugging_face_token": "hf_0123456789"}):
+        refused = sent(key, **other)
+        assert (refused.status_code, refused.json()["code"]) == (409, "idempotency_mismatch")
 
 
 def test_all_jobs_are_listed_with_a_word_each(api: Api) -> None:

@@ -46,6 +46,11 @@ def refusal(form: dict[str, Any], gpus: int = 0) -> tuple[str, str]:
     return first.pointer.removeprefix("/"), first.message
 
 
+def _embedding(loss: str, **columns: str) -> dict[str, Any]:
+    named = {f"dataset_{which}_column": column for which, column in columns.items()}
+    return {"training_method": "sentence_transformer", "st_loss_func": loss, **named}
+
+
 def test_the_walk_knows_all_116_fields() -> None:
     assert len(FIELDS) == 116
     assert set(WALK) == set(FIELDS)
@@ -142,12 +147,18 @@ def test_the_page_s_samples() -> None:
         ({"ds_jsonpath": "/data/../etc/passwd"}, "ds_jsonpath", "POLAR_DATA_FOLDERS"),
         ({"minio_url": "http://minio:9001"}, "minio_url", "POLAR_XGEN_MINIO_URLS"),
         ({"minio_url": "http://minio:9000@evil"}, "minio_url", "not this service's"),
+        ({"minio_url": "me:word@minio:9000"}, "minio_url", "'…@minio:9000'"),
+        ({"minio_url": "http://me:wo/rd@minio:9000"}, "minio_url", "'…@minio:9000'"),
         ({"mlflow_url": "file:///etc"}, "mlflow_url", "POLAR_XGEN_MLFLOW_URLS"),
         ({"train_data_dir": "part"}, "train_data_dir", "hub"),
         ({"training_method": "dpo"}, "dataset_minor_column", "rejected"),
         ({"hub_model_id": "m", "hugging_face_token": "hf_0123456"}, "hub_model_id", "no owner"),
         ({"training_method": "grpo", "number_gpu": 2}, "number_gpu", "one process"),
         ({"st_loss_func": "NoLoss"}, "st_loss_func", "CoSENTLoss"),
+        (_embedding("CosineSimilarityLoss"), "dataset_last_column", "needs a score"),
+        (_embedding("CosineSimilarityLoss", last="s", minor="n"), "dataset_minor_column", "'n'"),
+        (_embedding("MultipleNegativesRankingLoss", last="s"), "dataset_last_column", "'s'"),
+        (_embedding("TripletLoss"), "dataset_minor_column", "needs a third text"),
         ({"st_evaluation": "NoEvaluator"}, "st_evaluation", "TripletEvaluator"),
         (
             {"model_load_method": "minio", "minio_access_key": "0123456789"},

@@ -11,6 +11,7 @@ _DPO = {
 }
 _ST = {"training_method": "sentence_transformer"}
 _GIST = {**_ST, "st_loss_func": "CachedGISTEmbedLoss"}
+_TRIPLET = {**_ST, "st_loss_func": "TripletLoss", "dataset_minor_column": "negative"}
 _STORE = {"model_load_method": "minio", "dataset_load_method": "minio"}
 _KEYS = {"minio_access_key": "access-key", "minio_secret_key": "secret-key"}
 _HUB = {"hub_model_id": "shop", "hugging_face_user_id": "org", "hugging_face_token": "hf_01234567"}
@@ -86,7 +87,7 @@ WALK: dict[str, Step] = {
     "st_evaluation": Step("TripletEvaluator", _ST),
     "st_guide_model": Step("org/guide", _GIST),
     "st_cache_minibatch": Step(8, _GIST),
-    "st_triplet_margin": Step(2.5, {**_ST, "st_loss_func": "TripletLoss"}),
+    "st_triplet_margin": Step(2.5, _TRIPLET),
     "st_cache_gist_temperature": Step(0.05, _GIST),
     "st_use_adaptivelayerloss": Step(True, _ST),
     "st_adaptivelayerloss_n_layer": Step(2, {**_ST, "st_use_adaptivelayerloss": True}),
