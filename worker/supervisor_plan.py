@@ -2,10 +2,12 @@
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app.jobs.lifecycle import FailureReason
 from app.plans import leases
 from app.preparations.service import PreparationFailure
 from trainer_core.plans.command import PLAN
@@ -18,6 +20,9 @@ from worker.waiting import unless_stopped
 
 FIRST = 1000
 """Training rows that the estimate is made of."""
+MOST = 16 * 2**20
+"""Bytes of what a plan says: samples of very long texts are more than anybody looks at, and than
+a row of the database holds."""
 _log = logging.getLogger(__name__)
 _Ended = dict[str, Any]
 
@@ -71,8 +76,7 @@ class PlanSupervisor(DataSupervisor[_Ended | None]):
         said = path.with_name(PLAN)
         said.unlink(missing_ok=True)
         self._run(job, launch, ["plan", str(path), *wishes], blocks)
-        found: _Ended = json.loads(said.read_bytes())
-        clean: _Ended = self._redactor.data(found)
+        clean: _Ended = self._redactor.data(read(said))
         return clean
 
     def _keep(self, estimate: _Ended) -> None:
@@ -86,3 +90,16 @@ class PlanSupervisor(DataSupervisor[_Ended | None]):
 
     def _finish(self, session: Session, ended: _Ended | None) -> None:
         leases.finish_plan(session, self._id, self._token, ended)
+
+
+def read(said: Path) -> _Ended:
+    """Return what a trainer says of a plan; raises PreparationFailed for more than `MOST`."""
+    size = said.stat().st_size
+    if size > MOST:
+        message = (
+            f"samples: those that were asked for are {size / 2**20:.0f} MiB, and at most "
+            f"{MOST // 2**20} are shown: ask for fewer, or for shorter ones (task.max_length)"
+        )
+        raise PreparationFailed(PreparationFailure(FailureReason.INVALID_SPEC, message))
+    found: _Ended = json.loads(said.read_bytes())
+    return found

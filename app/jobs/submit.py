@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app.datasets.service import settle
-from app.errors import Conflict, FieldProblem, InvalidPayload
+from app.errors import Conflict, FieldProblem, InvalidPayload, NotFound
 from app.ids import new_id
 from app.jobs import store, view
 from app.jobs.hardware import Host, hosts_online
@@ -73,15 +73,16 @@ def as_given(spec: JobSpec) -> dict[str, Any]:
 def submit(session: Session, submission: Submission) -> JobOut:
     """Check and write a job; with a key used before, return that request's answer.
 
-    Raises InvalidPayload for fields that cannot work, Conflict `idempotency_mismatch` or
-    `in_flight` for a key that belongs to another request. It may run on the event loop, so
+    Raises InvalidPayload for fields that cannot work, NotFound and Conflict for a plan that it is
+    not, Conflict `idempotency_mismatch` or `in_flight` for a key that belongs to another request.
+    It may run on the event loop, so
     nothing in here may block on anything but the session.
     """
     settings = get_settings()
     once = submission.once or _once(submission)
     try:
         job = _checked(session, submission, settings)
-    except InvalidPayload:
+    except (Conflict, InvalidPayload, NotFound):  # what it names may be gone since
         before = answer_before(session, submission.project_id, once)
         if before is None:
             raise

@@ -12,6 +12,7 @@ from app.jobs.lifecycle import OPEN, RULES, FailureReason, Status
 from app.jobs.schemas import AttemptOut, ExternalRefs, HubRef, JobOut, MlflowRef, ModelRefOut
 from app.jobs.store import Companions, NewJob
 from app.models import Attempt, HubPush, Job, MlflowRun, Preparation
+from app.preparations.room import is_planned
 from app.settings import get_settings
 
 _SAME = (
@@ -82,6 +83,8 @@ def _waiting_for(session: Session, job: Job, preparation: Preparation | None) ->
     if job.not_before is not None and job.not_before > store.now(session):
         return f"the next attempt, not before {job.not_before.astimezone(UTC).isoformat()}"
     if job.prepared_key is None and preparation is not None:
+        if "plan_id" in job.spec and is_planned(session, job.id):
+            return "its plan, which is being made"
         return _PREPARING.get(preparation.status, "its data")
     return job.waiting_for or "a free device"
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.attempts.store import LEASE_EXPIRED, LeaseLost, lease_seconds
 from app.jobs.lifecycle import RULES, FailureReason
 from app.outbox import PREPARE_QUEUE, hint
-from app.preparations.room import call_next, has_room
+from app.preparations.room import call_next, has_room, leave_to_others, pass_on
 from app.preparations.service import (
     MAX_TRIES,
     PreparationFailure,
@@ -34,20 +34,34 @@ _CLAIM = text(
 def claim_plan(session: Session, plan_id: str, worker_id: str) -> str | None:
     """Take the plan's lease and return its token; None when there is nothing to do.
 
-    As `claim_preparation`: so many at once on a host, and at most `MAX_TRIES` takeovers.
+    As `claim_preparation`: so many at once on a host, none on one that is being drained, and at
+    most `MAX_TRIES` takeovers.
     """
     if not has_room(session, worker_id):
+        leave_to_others(session, "plan", plan_id, worker_id)
         return None
     token = secrets.token_hex(16)
     values = {"id": plan_id, "worker_id": worker_id, "token": token, "lease": lease_seconds()}
     row = session.execute(_CLAIM, values).first()
     if row is None:
+        _pass_on(session, plan_id, worker_id)
         return None
     if row.tries > MAX_TRIES:
         message = f"making the plan was lost {MAX_TRIES} times with its worker"
         _fail(session, plan_id, PreparationFailure(FailureReason.MACHINE_LOST, message))
         return None
     return token
+
+
+_WAITING = text(
+    "SELECT project_id FROM plans WHERE id = :id AND status = 'waiting' AND expires_at > now()"
+)
+
+
+def _pass_on(session: Session, plan_id: str, worker_id: str) -> None:
+    project_id = session.scalar(_WAITING, {"id": plan_id})
+    if project_id is not None:
+        pass_on(session, "plan", plan_id, worker_id, project_id)
 
 
 _WANTED = """

@@ -145,7 +145,8 @@ def said_of_preview(session: Session, plan_id: str) -> PreviewOut:
     plan = session.get_one(Plan, plan_id)
     problem = _problem(plan)
     if problem is not None:
-        pointer = f"/spec{problem.pointer or ''}"
+        of_spec = not problem.message.startswith("samples")
+        pointer = f"/spec{problem.pointer or ''}" if of_spec else "/samples"
         raise InvalidPayload(
             [FieldProblem(pointer=pointer, message=problem.message)], problem.reason
         )

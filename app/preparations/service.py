@@ -12,7 +12,7 @@ from app.attempts.store import LEASE_EXPIRED, LeaseLost, lease_seconds, wake
 from app.events.store import append_events
 from app.jobs.lifecycle import RULES, Change, FailureReason, Status, transition
 from app.outbox import PREPARE_QUEUE, hint
-from app.preparations.room import RUNNING_ON, call_next, has_room
+from app.preparations.room import PLANNED, call_next, has_room, leave_to_others, pass_on
 from app.settings import get_settings
 
 MAX_TRIES = 3
@@ -39,15 +39,13 @@ class PreparationFailure:
 
 
 _LOCK_JOB = text(
-    """
+    f"""
     SELECT project_id, phase, status = 'queued' AND cancel_requested_at IS NULL AS wanted,
         status = 'paused' AS paused,
         (not_before IS NULL OR not_before <= now()) AS due,
-        EXISTS (SELECT FROM plans p WHERE p.id = jobs.spec ->> 'plan_id'
-            AND p.project_id = jobs.project_id AND p.expires_at > now()
-            AND p.status IN ('waiting', 'running')) AS planned
+        {PLANNED.format("jobs")} AS planned
     FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
-    """
+    """  # noqa: S608 - constants
 )
 _CLAIM = text(
     f"""
@@ -76,12 +74,12 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
         return None
     token = secrets.token_hex(16)
     if not has_room(session, worker_id):
-        _leave_to_others(session, job_id, worker_id)
+        leave_to_others(session, "prepare", job_id, worker_id)
         return None
     values = {"job_id": job_id, "worker_id": worker_id, "token": token, "lease": lease_seconds()}
     row = session.execute(_CLAIM, values).first()
     if row is None:
-        _pass_on(session, job_id, worker_id, job.project_id)
+        pass_on(session, "prepare", job_id, worker_id, job.project_id)
         return None
     if row.tries > MAX_TRIES:
         message = f"preparing the data was lost {MAX_TRIES} times with its worker"
@@ -90,43 +88,6 @@ def claim_preparation(session: Session, job_id: str, worker_id: str) -> str | No
     if job.phase != "preparing":  # it was submitted so
         _set_phase(session, job_id, "preparing")
     return token
-
-
-# Neither `hint_after` nor its doubling is waited for: the queue has readers, and one has room.
-_LEAVE = text(
-    f"""
-    UPDATE preparations SET hinted_at = created_at - interval '1 day'
-    WHERE job_id = :job_id AND status = 'waiting' AND EXISTS (
-        SELECT FROM workers p CROSS JOIN LATERAL split_part(p.id, '.prepare.', 1) AS host
-        WHERE p.kind = 'prepare' AND host <> :worker_id
-            AND p.seen_at > now() - CAST(:timeout AS float) * interval '1 second'
-            AND NOT EXISTS (SELECT FROM workers h WHERE h.id = host AND h.draining)
-            AND :slots > {RUNNING_ON.format("host")})
-    """  # noqa: S608 - constants
-)
-
-
-def _leave_to_others(session: Session, job_id: str, worker_id: str) -> None:
-    settings = get_settings()
-    values = {"slots": settings.prepare_slots, "timeout": settings.worker_timeout}
-    session.execute(_LEAVE, {"job_id": job_id, "worker_id": worker_id, **values})
-
-
-_OTHERS = text(
-    """
-    SELECT 1 FROM workers me WHERE me.id = :worker_id AND me.draining AND EXISTS (
-        SELECT FROM workers p WHERE p.kind = 'prepare'
-            AND p.seen_at > now() - CAST(:timeout AS float) * interval '1 second'
-            AND NOT EXISTS (SELECT FROM workers h
-                WHERE h.draining AND starts_with(p.id, h.id || '.prepare.')))
-    """
-)
-
-
-def _pass_on(session: Session, job_id: str, worker_id: str, project_id: str) -> None:
-    values = {"worker_id": worker_id, "timeout": get_settings().worker_timeout}
-    if session.execute(_OTHERS, values).first():
-        hint(session, project_id, PREPARE_QUEUE, "prepare", job_id)
 
 
 _WAITING = text(

@@ -56,12 +56,28 @@ def test_a_job_may_be_pinned_before_its_plan_is_exact_and_its_clone_is_free(api:
     job = api.client.post("/jobs", json={**JOB, "data": data, "plan_id": plan_id})
     assert job.status_code == 201, job.text
     assert job.json()["spec"]["plan_id"] == plan_id
+    waits = api.client.get(f"/jobs/{job.json()['id']}").json()["waiting_for"]
+    assert waits == "its plan, which is being made"
     other = api.client.post("/jobs", json={**JOB, "plan_id": plan_id})
     assert (other.status_code, other.json()["code"]) == (409, "plan_outdated")
     assert [each["pointer"] for each in other.json()["errors"]] == ["/data/train"]
     clone = api.client.post(f"/jobs/{job.json()['id']}/clone")
     assert clone.status_code == 201
     assert "plan_id" not in clone.json()["spec"]
+
+
+def test_a_repeated_submission_is_answered_after_its_plan_is_over(api: Api) -> None:
+    data = {"train": [{"source": "hub", "path": "org/over"}]}
+    spec = {**JOB, "data": data, "plan_id": asked(api, data=data).json()["id"]}
+
+    def sent(key: str) -> Any:
+        return api.client.post("/jobs", json=spec, headers={"Idempotency-Key": key})
+
+    first = sent("of-a-plan")
+    api.write("UPDATE plans SET expires_at = now() WHERE id = :id", id=spec["plan_id"])
+    again = sent("of-a-plan")
+    assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
+    assert sent("another-of-a-plan").json()["code"] == "plan_not_found"
 
 
 @pytest.mark.parametrize("samples", [0, 51])

@@ -11,6 +11,7 @@ import pytest
 from app.db import transaction
 from app.errors import Conflict, NotFound
 from app.ids import new_id
+from app.jobs.lifecycle import FailureReason
 from app.jobs.spec import JobSpec
 from app.plans import leases, pins, service
 from app.plans.schemas import PlanOut, PreviewOut
@@ -19,6 +20,8 @@ from tests.services import wait_until
 from tests.worker.conftest import forget
 from tests.worker.rig import HOST, ROWS, Rig, host_online, make_rig, supervisors, warm_server
 from tests.worker.world import PROJECT, one, rows, run_sql
+from worker.preparing import PreparationFailed
+from worker.supervisor_plan import MOST, read
 
 pytestmark = pytest.mark.train
 
@@ -216,6 +219,17 @@ def test_a_preview_shows_the_first_samples_and_prepares_nothing_else(rig: Rig) -
     assert "Order 0 arrives" in "".join(t.text for t in first.parts[0].tokens if t.trained)
     assert second.number == 2
     assert prepared_folders() == []
+
+
+def test_samples_that_nobody_could_look_at_are_not_stored(tmp_path: Path) -> None:
+    said = tmp_path / "plan.json"
+    said.write_text('{"samples": []}')
+    assert read(said) == {"samples": []}
+    with said.open("ab") as file:
+        file.truncate(MOST + 1)
+    with pytest.raises(PreparationFailed, match="ask for fewer") as refused:
+        read(said)
+    assert refused.value.failure.reason is FailureReason.INVALID_SPEC
 
 
 def test_leases_of_plans_are_those_of_preparations(rig: Rig) -> None:

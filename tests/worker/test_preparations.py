@@ -7,7 +7,9 @@ import pytest
 
 from app.attempts.service import LeaseLost
 from app.db import transaction
+from app.ids import new_id
 from app.jobs.lifecycle import FailureReason
+from app.plans import leases
 from app.preparations import service
 from app.preparations.service import PreparationFailure
 from tests.worker.world import add_host, add_job, one, rows, run_sql
@@ -79,6 +81,58 @@ def test_a_hint_that_met_a_full_host_is_sent_again_at_once_where_another_has_roo
     run_sql("UPDATE workers SET draining = true WHERE id = 'v'")
     run_sql("UPDATE preparations SET hinted_at = now() WHERE job_id = :id", id=waiting)
     assert hinted() == []  # nobody has room: who ends first calls
+
+
+def add_plan() -> str:
+    plan_id = new_id("plan")
+    run_sql(
+        "INSERT INTO plans (id, project_id, identity, spec, resolved, warnings, found, expires_at)"
+        " VALUES (:id, 'prj_default', :id, '{}', '{}', '[]', '{}', now() + interval '1 h')",
+        id=plan_id,
+    )
+    return plan_id
+
+
+def test_a_plan_s_hint_that_met_a_full_or_drained_host_goes_to_another_at_once() -> None:
+    run_sql(
+        "INSERT INTO workers (id, project_id, kind, hostname, pid) VALUES"
+        " ('w.prepare.1', 'prj_default', 'prepare', 'w', 1),"
+        " ('v.prepare.1', 'prj_default', 'prepare', 'v', 1)"
+    )
+    plan_id = add_plan()
+    for _ in range(4):
+        claimed()
+    assert do(leases.claim_plan, plan_id, "w") is None
+    run_sql("DELETE FROM outbox")
+    do(takeover.hint_again)
+    hints = "SELECT args FROM outbox WHERE handler = 'plan'"
+    assert rows(hints) == [([plan_id],)]
+    add_host("w")
+    run_sql("UPDATE workers SET draining = true WHERE id = 'w'")
+    run_sql("UPDATE preparations SET lease_expires_at = now() - interval '1 s'")
+    run_sql("DELETE FROM outbox")
+    assert do(leases.claim_plan, plan_id, "w") is None
+    assert rows(hints) == [([plan_id],)]
+    assert do(leases.claim_plan, plan_id, "v")
+    run_sql("DELETE FROM outbox")
+    assert do(leases.claim_plan, plan_id, "w") is None
+    assert rows(hints) == []  # it is being made
+
+
+def test_room_goes_to_the_next_that_may_begin_and_not_to_a_job_that_waits_for_its_plan() -> None:
+    job_id, token = claimed()
+    pinned, plan_id = add_job(prepared=False), add_plan()
+    run_sql(
+        "UPDATE jobs SET spec = jsonb_set(spec, '{plan_id}', to_jsonb(CAST(:plan AS text)))"
+        " WHERE id = :id",
+        plan=plan_id,
+        id=pinned,
+    )
+    following = add_job(prepared=False)
+    run_sql("DELETE FROM outbox")
+    run_sql("UPDATE preparations SET created_at = created_at - interval '1 minute'")
+    do(service.finish_preparation, job_id, token, "k" * 64, {})
+    assert rows("SELECT args FROM outbox WHERE handler = 'prepare'") == [([following],)]
 
 
 def test_finished_data_makes_the_job_placeable_and_tells_its_warnings() -> None:
