@@ -11,10 +11,13 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app import problem
+from app.wire import Wire
 
 MAX_HEAD = 64 * 1024  # bytes of request line and headers
 WRITE_NOW = "polar.write_now"
 """In an ASGI scope: writes a piece of the answer at once, without a turn of the event loop."""
+WIRE = "polar.wire"
+"""In an ASGI scope: the connection's `Wire`."""
 _ABORT = "polar.abort"
 LEAST_RATE = 1024  # bytes a second of a body
 Message = MutableMapping[str, Any]
@@ -146,10 +149,11 @@ class Protocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         scope: Any = cycle.scope
         scope[_ABORT] = cycle.transport.abort
+        scope[WIRE] = wire = Wire(cycle.transport)
         if cycle.scope["http_version"] == "1.0":
             app = _until_closed(cycle, app)
         else:
-            scope[WRITE_NOW] = partial(_write_now, cycle)
+            scope[WRITE_NOW] = partial(_write_now, cycle, wire)
         super()._start_asgi_task(cycle, app)
 
 
@@ -163,12 +167,12 @@ async def break_off(scope: MutableMapping[str, Any]) -> None:
         await asyncio.sleep(0)  # the server notices
 
 
-def _write_now(cycle: RequestResponseCycle, body: bytes) -> bool:
+def _write_now(cycle: RequestResponseCycle, wire: Wire, body: bytes) -> bool:
     """Write a piece of the answer's body; False: nothing was written, its own task is to try.
 
     Where nothing is in the way, `send` never gives the event loop a turn.
     """
-    if not cycle.response_started or cycle.response_complete:
+    if not cycle.response_started or cycle.response_complete or len(body) > wire.piece:
         return False
     if cycle.flow.write_paused or cycle.disconnected:
         return False

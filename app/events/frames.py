@@ -7,6 +7,7 @@ from enum import Enum
 
 from app.events.cursor import Position
 
+END = b"\n\n"  # of a frame; JSON has no line breaks
 RETRY = b"retry: 2000\n\n"
 HEARTBEAT_COMMENT = b": heartbeat\n\n"
 HEARTBEAT_EVENT = b'data: {"type":"heartbeat"}\n\n'

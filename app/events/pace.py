@@ -19,6 +19,7 @@ class Pace:
     def __init__(self) -> None:
         self._read = 0
         self._began = 0.0
+        self._took = 0.0
 
     def page(self) -> int:
         """Return how many events the next page holds at most; it is read now."""
@@ -27,8 +28,12 @@ class Pace:
         self._read += size
         return size
 
+    def has_read(self) -> None:
+        """Say that the page is there; writing it waits for the client, and costs others nothing."""
+        self._took = time.monotonic() - self._began
+
     async def rest(self) -> None:
         """Leave others three quarters of the time, where there are any, by short rests."""
         if self._read > AT_FULL_SPEED and activity.others_ask():
-            took = time.monotonic() - self._began
-            await asyncio.sleep(min(_RESTS * took, LONGEST_REST))
+            since = time.monotonic() - self._began - self._took
+            await asyncio.sleep(max(0.0, min(_RESTS * self._took, LONGEST_REST) - since))

@@ -17,8 +17,9 @@ from app.events.feed import AWAY, Feed, beat_of
 from app.events.pace import Pace
 from app.events.source import JobSource, Page, Source
 from app.events.subscription import Subscription
-from app.server import WRITE_NOW, break_off
+from app.server import WIRE, WRITE_NOW, break_off
 from app.telemetry import STREAM_RESYNCS
+from app.wire import PIECE, Wire, cut
 
 # `no-transform` keeps proxies from compressing, X-Accel-Buffering nginx from holding frames back.
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
@@ -88,6 +89,7 @@ class Stream:
         due = clock() + self._silence
         while more:
             page = await self._read(queue, write, pace.page())
+            pace.has_read()
             if page is None or self._is_over(queue):
                 return
             self.position, more, queue.end = page.position, page.more, page.end
@@ -184,7 +186,7 @@ class EventStream(Response):
             leaving = asyncio.create_task(_leave_with_client(receive, queue))
             try:
                 async with queue.patience:
-                    await self._stream.run(queue, _writer(send, queue))
+                    await self._stream.run(queue, _writer(send, queue, scope.get(WIRE)))
             except TimeoutError:
                 _log.warning("a stream is broken off: its client took nothing for a while")
                 await break_off(scope)
@@ -194,12 +196,17 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _writer(send: Send, queue: Subscription) -> Write:
+def _writer(send: Send, queue: Subscription, wire: Wire | None) -> Write:
+    """Write whole frames, no more at once than a client takes in one read."""
     clock = asyncio.get_running_loop().time
+    most = wire.piece if wire else PIECE
 
     async def write(chunk: bytes) -> None:
-        queue.writing_since = clock()
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        for piece in cut(chunk, frames.END, most):
+            queue.writing_since = clock()
+            if wire:
+                await wire.room(len(piece))
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
         queue.writing_since = math.inf
 
     return write

@@ -129,6 +129,7 @@ async function byChunks(url) {
     const started = await (await post(api + '/api/train/start', form)).json();
     const url = api + '/jobs/' + started.job_id + '/events?heartbeat=event';
     [told.source, told.chunks] = await Promise.all([byEventSource(url), byChunks(url)]);
+    told.replay = await byChunks(url);
     const named = api + '/api/train/status/' + form.mlflow_run_id;
     told.status = await (await fetch(named, {credentials: 'include'})).json();
     const wrong = await post(api + '/api/train/start', {...form, fp16: true, bf16: true});
@@ -149,14 +150,14 @@ def test_a_browser_sees_every_event_once(
     assert "error" not in told, told
     assert (told["session"], told["cookies"]) == (204, "")
     stored = [event["seq"] for event in world.events(told["status"]["job_id"])]
-    for seen in (told["source"], told["chunks"]["events"]):
+    for seen in (told["source"], told["chunks"]["events"], told["replay"]["events"]):
         numbered = [event["seq"] for event in seen if "seq" in event]
         assert Counter(numbered) == Counter(stored[: len(numbered)])
         assert numbered == sorted(numbered)
         last = seen[-1]
         assert (last["type"], last["status"]) == ("end", "succeeded")
         assert last["last_seq"] == numbered[-1]
-    assert told["chunks"]["lost"] == []
+    assert told["chunks"]["lost"] == told["replay"]["lost"] == []
     assert told["status"]["status"] == "completed"
     assert told["wrong"]["status"] == 422
     assert "bf16 and fp16 are both true" in told["wrong"]["message"]
