@@ -79,7 +79,7 @@ class _Common(_Block):
     )
     mlflow_url: _Text = Field("", description="Checked: this service's own, or one it is known as.")
     mlflow_run_id: _Text = Field(
-        "test", description="Label `xgen/run`, which finds the job too, and the MLflow run's name."
+        "test", description="Finds the job too; label `xgen/run`, and the MLflow run's name."
     )
     minio_url: _Text = Field("", description="Checked: this service's own, or one it is known as.")
     minio_access_key: _Secret = Field(

@@ -14,7 +14,7 @@ from app.jobs.service import find_job
 from app.models import Job, MlflowRun
 from app.settings import get_settings
 from app.tracking.convert import CLOSED, flatten
-from app.xgen.mapping.tracking import REFERENCE
+from app.xgen.mapping.tracking import reference_of
 from app.xgen.schemas import MlflowInfo, MlflowRequest
 from app.xgen.service import find
 from app.xgen.urls import refusal_of_mlflow
@@ -56,7 +56,7 @@ def _info(job: JobOut) -> MlflowInfo:
     tracking = job.resolved["tracking"]["mlflow"]
     return MlflowInfo(
         job_id=job.id,
-        mlflow_run_id=job.labels.get(REFERENCE),
+        mlflow_run_id=reference_of(job.spec),
         status=WORD_OF[status],
         polar_status=status,
         run_id=run and run.run_id,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, literal_column, select
 from sqlalchemy.orm import Session
 
 from app.errors import FieldProblem, InvalidPayload, NotFound
@@ -19,7 +19,7 @@ from app.settings import get_settings
 from app.xgen.form import TrainForm
 from app.xgen.mapping import map_form
 from app.xgen.mapping.draft import Draft, Surroundings
-from app.xgen.mapping.tracking import REFERENCE
+from app.xgen.mapping.tracking import REFERENCE, reference_of
 from app.xgen.schemas import TrainJob, TrainJobs, TrainStatus
 from app.xgen.secret_names import SecretNames, keep
 from app.xgen.words import WORD_OF
@@ -27,9 +27,10 @@ from trainer_core.problems import explain
 
 _PAGE, _PAGES = 200, 5
 _FIELDS = (
-    "name,labels,status,phase,message,waiting_for,progress,latest_metrics,created_at,started_at,"
+    "name,status,phase,message,waiting_for,progress,latest_metrics,created_at,started_at,"
     "finished_at"
 )
+_RUN: ColumnElement[str | None] = literal_column(f"jobs.spec #>> '{{labels,{REFERENCE}}}'")
 
 
 def start(
@@ -85,7 +86,7 @@ def find(session: Session, project_id: str, reference: str) -> str:
         select(Job.id)
         .where(
             Job.project_id == project_id,
-            Job.labels.contains({REFERENCE: reference}) | (Job.id == reference),
+            _RUN.in_([reference]) | (Job.id == reference),
         )
         .order_by((Job.id == reference).desc(), Job.created_at.desc(), Job.id.desc())
     )
@@ -116,18 +117,24 @@ def list_jobs(session: Session, project_id: str) -> TrainJobs:
     for _ in range(_PAGES):
         query = JobQuery(limit=_PAGE, cursor=cursor, fields=_FIELDS)
         page = listing.list_jobs(session, project_id, query, {})
-        jobs += [_listed(each) for each in page.items]
+        named = _references(session, [each.id for each in page.items])
+        jobs += [_listed(each, named[each.id]) for each in page.items]
         cursor = page.next_cursor
         if cursor is None:
             break
     return TrainJobs(jobs=jobs, total=len(jobs), truncated=cursor is not None)
 
 
-def _listed(job: Summary) -> TrainJob:
+def _references(session: Session, jobs: list[str]) -> dict[str, str | None]:
+    found = session.execute(select(Job.id, _RUN).where(Job.id.in_(jobs)))
+    return {row[0]: row[1] for row in found}
+
+
+def _listed(job: Summary, reference: str | None) -> TrainJob:
     status = job.status or Status.QUEUED
     return TrainJob(
         job_id=job.id,
-        mlflow_run_id=(job.labels or {}).get(REFERENCE),
+        mlflow_run_id=reference,
         name=job.name or job.id,
         status=WORD_OF[status],
         polar_status=status,
@@ -142,5 +149,5 @@ def _listed(job: Summary) -> TrainJob:
 
 
 def _status(job: JobOut) -> TrainStatus:
-    listed = _listed(Summary.model_validate(job, from_attributes=True))
+    listed = _listed(Summary.model_validate(job, from_attributes=True), reference_of(job.spec))
     return TrainStatus(**listed.model_dump(), warnings=job.warnings, links=job.links)

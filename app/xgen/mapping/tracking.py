@@ -1,16 +1,24 @@
 """Names of project and run, addresses of services, and fields that nobody knows."""
 
 import re
+from typing import Any
 
 from app.xgen.mapping.draft import Draft
 from app.xgen.urls import refusal_of_mlflow, refusal_of_store
 
 REFERENCE = "xgen/run"
-"""The label with `mlflow_run_id`: it finds the job for `status` and `stop`."""
+"""The label with `mlflow_run_id`. As the spec was given with it, it finds the job for `status` and
+`stop`: the labels of a job may change, its spec does not."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 100
 _LONGEST_REFERENCE = 255
 _MOST_UNKNOWN = 50
+
+
+def reference_of(spec: dict[str, Any]) -> str | None:
+    """Return the `mlflow_run_id` that a job was made with."""
+    found: str | None = spec.get("labels", {}).get(REFERENCE)
+    return found
 
 
 def describe(draft: Draft) -> None:

@@ -134,6 +134,19 @@ def test_two_starts_in_one_second_are_two_jobs_and_the_newest_answers(api: Api) 
     assert api.client.get(f"/api/train/status/{first['job_id']}").json()["status"] == "pending"
 
 
+def test_the_run_s_name_stays_whatever_becomes_of_the_labels(api: Api) -> None:
+    name = run_name()
+    job_id = start(api, mlflow_run_id=name)["job_id"]
+    changed = api.client.patch(f"/jobs/{job_id}", json={"labels": {"team": "search"}})
+    assert changed.json()["labels"] == {"team": "search"}
+    told = api.client.get(f"/api/train/status/{name}").json()
+    assert (told["job_id"], told["mlflow_run_id"]) == (job_id, name)
+    asked = {"mlflow_run_id": name}
+    assert api.client.post("/api/train/mlflow", json=asked).json()["mlflow_run_id"] == name
+    listed = {job["job_id"]: job for job in api.client.get("/api/train/jobs").json()["jobs"]}
+    assert listed[job_id]["mlflow_run_id"] == name
+
+
 def test_an_idempotency_key_makes_a_start_safe_to_repeat(api: Api) -> None:
     """Also where a host with a GPU has come meanwhile, which has another job made of the form."""
 
