@@ -21,6 +21,8 @@ Answers = dict[int | str, dict[str, Any]]  # documented answers of a route, by s
 _MOST_PROBLEMS = 50  # that one answer explains
 _MOST_PARAMETERS = 100
 _LONGEST = 2000
+# How parameters begin and end whose names callers choose, by route.
+_FREE = {"/jobs": ("label.", ""), "/v1/fine_tuning/jobs": ("metadata[", "]")}
 ULID = "[0-9A-HJKMNP-TV-Z]{26}"
 
 
@@ -181,7 +183,8 @@ def refuse_unknown_query(request: Request) -> None:
         return
     known = query_names(dependant)
     _refuse_odd_query(request.query_params.multi_items(), known)
-    unknown = [n for n in request.query_params if n not in known and not n.startswith("label.")]
+    free = _FREE.get(getattr(route, "path", ""), ("\0", ""))
+    unknown = [n for n in request.query_params if n not in known and not _is_of(n, *free)]
     if unknown:
         raise InvalidPayload(
             [
@@ -194,6 +197,10 @@ def refuse_unknown_query(request: Request) -> None:
             ],
             "unknown_parameter",
         )
+
+
+def _is_of(name: str, begins: str, ends: str) -> bool:
+    return name.startswith(begins) and name.endswith(ends)
 
 
 def _refuse_odd_query(given: list[tuple[str, str]], lists: Mapping[str, bool]) -> None:

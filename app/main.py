@@ -29,6 +29,9 @@ from app.jobs.routes import router as jobs
 from app.keys.routes import router as keys
 from app.logs.routes import router as logs
 from app.middleware import BodyLimit, KeyCheck, RequestContext
+from app.openai import errors as openai_errors
+from app.openai.file_routes import router as openai_files
+from app.openai.job_routes import router as openai_jobs
 from app.plans.routes import router as plans
 from app.ratelimit import RateLimit
 from app.registry.routes import router as models
@@ -59,6 +62,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     keys,
     doors,
     xgen,
+    openai_files,
+    openai_jobs,
     health,
     docs.router,
 )
@@ -116,7 +121,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(BodyLimit)
     if settings.cors_origins:  # before the key: a browser asks without one whether it may
         app.add_middleware(CORSMiddleware, **_cors(settings))
-    app.add_middleware(RequestContext)  # added last: the outermost
+    app.add_middleware(RequestContext, shaped=openai_errors.shaped)  # added last: the outermost
     return app
 
 

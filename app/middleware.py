@@ -24,10 +24,11 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Shape = Callable[[Scope, Send], Send]
 
 MAX_BODY = 1024 * 1024
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._-]{1,128}$")
-_UPLOAD = re.compile(r"^POST /datasets(/.*)?$|^PATCH /uploads/")
+_UPLOAD = re.compile(r"^POST /datasets(/.*)?$|^POST /v1/files$|^PATCH /uploads/")
 # What a route says itself stays.
 _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -55,10 +56,14 @@ async def _answer(send: Send, document: problem.Problem, headers: dict[str, str]
 
 
 class RequestContext:
-    """Outermost: gives the request its id, logs it once, and turns what nobody caught into 500."""
+    """Outermost: gives the request its id, logs it once, and turns what nobody caught into 500.
 
-    def __init__(self, app: App) -> None:
+    `shaped` has the last word on how errors look to those who speak another dialect.
+    """
+
+    def __init__(self, app: App, *, shaped: Shape = lambda _, send: send) -> None:
         self.app = app
+        self.shaped = shaped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -71,10 +76,10 @@ class RequestContext:
         exchange = _Exchange(send, identity)
         began = time.perf_counter()
         try:
-            await self.app(scope, receive, exchange.send)
+            await self.app(scope, receive, self.shaped(scope, exchange.send))
         except Exception:  # noqa: BLE001 - the API process's one broad except
             _log.exception("uncaught error in %s %s", scope["method"], scope["path"])
-            await exchange.fail()
+            await exchange.fail(self.shaped(scope, exchange.send))
         finally:
             activity.answered()
             _log_access(scope, exchange.status, time.perf_counter() - began)
@@ -99,13 +104,13 @@ class _Exchange:
             message["headers"] = headers
         await self._send(message)
 
-    async def fail(self) -> None:
+    async def fail(self, send: Send) -> None:
         """Answer 500, if nothing was answered yet; else the connection just breaks off."""
         if self.status:
             return
         message = f"something went wrong on our side; it is logged as request {self._request_id}"
         document = problem.problem(500, "Internal error", "internal", message)
-        await _answer(self.send, document, {})
+        await _answer(send, document, {})
 
 
 def _log_access(scope: Scope, status: int, seconds: float) -> None:

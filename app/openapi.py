@@ -5,8 +5,10 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
 from app.auth import OPEN_PATHS
+from app.openai.errors import PREFIX, ErrorAnswer
 from app.problem import MEDIA_TYPE, Problem
 
 _COMMON = {
@@ -22,6 +24,8 @@ _COMMON = {
 _KEY = {"type": "http", "scheme": "bearer", "description": "An API key: `polar_…`."}
 _RETRY_AFTER = {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
 _SCHEMA = {"$ref": "#/components/schemas/Problem"}
+_OPENAI_SCHEMA = {"$ref": "#/components/schemas/ErrorAnswer"}
+_WRONG = "A parameter is wrong (`param`), or this cannot be done now; `message` says the way out"
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
@@ -30,18 +34,35 @@ def describe(app: FastAPI) -> dict[str, Any]:
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas.update(problem.pop("$defs", {}))
-    schemas["Problem"] = problem
+    _add_model(schemas, Problem)
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     document["components"]["securitySchemes"] = {"ApiKey": _KEY}
+    _add_model(schemas, ErrorAnswer)
     for path, item in document["paths"].items():
         for operation in item.values():
             if path not in OPEN_PATHS:
                 operation["security"] = [{"ApiKey": []}]
             _describe_errors(operation)
+            if path.startswith(PREFIX):
+                _shape_errors(operation)
     return document
+
+
+def _add_model(schemas: dict[str, Any], model: type[BaseModel]) -> None:
+    described = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(described.pop("$defs", {}))
+    schemas[model.__name__] = described
+
+
+def _shape_errors(operation: dict[str, Any]) -> None:
+    """As OpenAI's clients get them: other fields, and 400 for what is 422 elsewhere."""
+    answers = operation["responses"]
+    answers.pop("422", None)
+    answers["400"] = {"description": _WRONG}
+    for status, answer in answers.items():
+        if status >= "400":
+            answer["content"] = {"application/json": {"schema": _OPENAI_SCHEMA}}
 
 
 def _describe_errors(operation: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from trainer_core.spread import processes_of
 from trainer_core.step_rows import usual_rows
 from trainer_core.task import evaluated, task_of
 
-__all__ = ["Hardware", "Resolved", "Warning", "resolve", "size_in_name"]
+__all__ = ["Hardware", "Resolved", "Warning", "resolve", "size_in_name", "usual_learning_rate"]
 
 Block = TypeVar("Block", bound=BaseModel)
 _LARGEST_BATCH_CPU = 8
@@ -126,7 +126,7 @@ def _fixed(spec: TrainSpec, hardware: Hardware) -> TrainSpec:
         precision = "fp32" if not hardware.gpus else "bf16" if hardware.bf16 else "fp16"
     training = _fill(
         spec.training,
-        learning_rate=_learning_rate(spec),
+        learning_rate=usual_learning_rate(spec),
         num_train_epochs=defaults.num_train_epochs,
         data_seed=spec.training.seed,
     )
@@ -164,7 +164,8 @@ def _quantization(spec: TrainSpec, precision: str) -> Quantization | None:
     return _fill(wanted, compute_dtype=precision)
 
 
-def _learning_rate(spec: TrainSpec) -> float:
+def usual_learning_rate(spec: TrainSpec) -> float:
+    """The learning rate of a spec that leaves it open."""
     facts = task_of(spec).FACTS
     if facts.model.from_config(spec) is not None:
         return facts.defaults.scratch_learning_rate

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,19 @@ from app.errors import BadRequest, FieldProblem, InvalidPayload, TooLarge, Unava
 
 _WRITE = 1 << 20
 _FIELD_LIMIT = 4096
-_FIELDS = ("file", "name", "sha256")
+FIELDS = ("file", "name", "sha256")
 
 
 @dataclass
 class Received:
-    """An upload that has arrived whole; `fields` are those of its form."""
+    """An upload that has arrived whole; `fields` are those of its form, out of `allowed`."""
 
     path: Path
     size: int = 0
     sha256: str = ""
     file_name: str | None = None
     fields: dict[str, str] = field(default_factory=dict)
+    allowed: Sequence[str] = FIELDS
 
 
 class _Sink:
@@ -82,11 +84,16 @@ def too_large(limit: int) -> TooLarge:
     )
 
 
-async def receive(request: Request, path: Path, limit: int) -> Received:
-    """Write the upload to `path`; raises BadRequest, TooLarge, and Unavailable for a full disk."""
+async def receive(
+    request: Request, path: Path, limit: int, fields: Sequence[str] = FIELDS
+) -> Received:
+    """Write the upload to `path`; raises BadRequest, TooLarge, and Unavailable for a full disk.
+
+    A form has these fields alone, of which `file` is the file; InvalidPayload names another one.
+    """
     _check_room(request, path, limit)
     content_type, options = parse_options_header(request.headers.get("content-type"))
-    received = Received(path)
+    received = Received(path, allowed=fields)
     sink = _Sink(path, limit)
     try:
         if content_type == b"multipart/form-data":
@@ -190,8 +197,9 @@ class _Form:
         _, options = parse_options_header(self._disposition.decode("latin-1"))
         self._name = _text(options.get(b"name", b""), "a field's name")
         self._is_file = self._name == "file"
-        if self._name not in _FIELDS:
-            message = f"a form has the fields {', '.join(_FIELDS)}; {self._name[:60]!r} is none"
+        allowed = self._received.allowed
+        if self._name not in allowed:
+            message = f"a form has the fields {', '.join(allowed)}; {self._name[:60]!r} is none"
             raise _wrong(self._name[:60], message, "unknown_field")
         if self._is_file and b"filename" not in options:
             raise _wrong("file", "send the file with its file name", "no_file_name")

@@ -9,9 +9,8 @@ from pydantic import ValidationError
 
 from app.auth import Caller, Role, require
 from app.datasets import service
-from app.datasets.inspecting import inspect_upload
-from app.datasets.preview import preview, suffix_of
-from app.datasets.receive import receive
+from app.datasets.preview import preview
+from app.datasets.receive import Received
 from app.datasets.schemas import (
     NAME_HELP,
     DatasetOut,
@@ -22,6 +21,7 @@ from app.datasets.schemas import (
     UploadForm,
     UploadQuery,
 )
+from app.datasets.taking import take_upload
 from app.datasets.temporary import temporary_folder
 from app.db import transaction
 from app.errors import BadRequest, InvalidPayload
@@ -29,7 +29,7 @@ from app.http import ULID, Answers, body_problems
 from app.models import Dataset
 from app.settings import get_settings
 from app.storage import get_store
-from app.store_threads import in_store_thread, waits_for_store
+from app.store_threads import waits_for_store
 
 router = APIRouter(prefix="/datasets", tags=["datasets"])
 
@@ -125,23 +125,17 @@ def _register(project_id: str, new: RegisterDataset) -> Dataset:
 
 
 async def _upload(request: Request, query: UploadQuery, project_id: str) -> Dataset:
-    settings = get_settings()
-    with temporary_folder(settings.home) as folder:
-        received = await receive(request, folder / "upload", settings.upload_max_bytes)
+    def form_of(received: Received) -> UploadForm:
         fields = received.fields
-        form = _checked(
+        return _checked(
             {
                 "name": fields.get("name") or query.name,
                 "file_name": received.file_name or query.file_name,
                 "sha256": fields.get("sha256") or query.sha256,
             }
         )
-        service.check_form(form, received.sha256)
-        received.path = received.path.rename(folder / f"upload{suffix_of(form.file_name)}")
-        found = await inspect_upload(received.path, form.file_name)
-        return await in_store_thread(
-            service.keep_upload, get_store(), project_id, form, received, found
-        )
+
+    return await take_upload(request, project_id, form_of)
 
 
 def _checked(fields: dict[str, str | None]) -> UploadForm:

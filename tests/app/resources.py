@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from app.openai import examples
 from tests.app.server import Api
 from tests.app.stored import keep, publish
 
@@ -111,6 +112,20 @@ def webhook(api: Api) -> dict[str, str]:
     return {"webhook_id": webhook_id, "delivery_id": str(told.json()["id"])}
 
 
+def openai_things(api: Api) -> dict[str, str]:
+    """Make a file and a fine-tuning job, and the file that the examples of jobs name."""
+    api.write(
+        "INSERT INTO datasets (id, project_id, name, version, source, location)"
+        " VALUES (:id, 'prj_default', 'example-file', 1, 'hub', 'org/data') ON CONFLICT DO NOTHING",
+        id=f"ds_{examples.FILE_ID.removeprefix('file-')}",
+    )
+    file, made = dataset(api)["dataset_id"], job(api)["job_id"]
+    return {
+        "file_id": f"file-{file.removeprefix('ds_')}",
+        "job_id": f"ftjob-{made.removeprefix('job_')}",
+    }
+
+
 _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "jobs": job,
     "api-keys": key,
@@ -122,6 +137,7 @@ _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "webhooks": webhook,
     "targets": host,
     "api": job,
+    "v1": openai_things,
 }
 _NEEDS_FINISHED = {("delete", "/jobs/{job_id}"), ("post", "/jobs/{job_id}/retry")}
 _NEEDS_RUN = ("post", "/api/train/mlflow")
@@ -138,7 +154,8 @@ def parameters(api: Api, method: str, path: str) -> dict[str, str]:
         form = {"model_name_or_path": "m", "train_data": "d", "mlflow_run_id": RUN}
         api.client.post("/api/train/start", json=form).raise_for_status()
         return {}
-    return _MAKERS[path.split("/")[1]](api) if "{" in path else {}
+    named = "{" in path or path.startswith("/v1/")
+    return _MAKERS[path.split("/")[1]](api) if named else {}
 
 
 def form(value: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from trainer_core.spec.base import Strict
 from trainer_core.spec.train import TrainSpec
 
 JobName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
-LabelValue = Annotated[str, Field(max_length=255)]
+LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
+LabelValue = Annotated[str, Field(max_length=512)]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=50)]
 PlanId = Annotated[str, StringConstraints(pattern=r"^plan_[0-9A-HJKMNP-TV-Z]{26}$")]
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,6}(s|m|h|d)$")]
