@@ -14,6 +14,12 @@ FIELD = "paths.work"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FOLDERS = ("checkpoints", "prepared", "best", "evaluation", "model")
 _FILES = ("events.jsonl", "exit.json", "base_evaluation.json")
+_REPLACED = {
+    "model": frozenset[str](),
+    "best": frozenset({"weights"}),
+    "evaluation": frozenset({"report.json", "answers.jsonl"}),
+}
+"""Folders that a run replaces as a whole, and what may lie in them where no run has been."""
 _LOCK = ".run.lock"
 
 
@@ -32,7 +38,8 @@ def work_folder(folder: Path) -> Iterator[None]:
             if os.path.lexists(path) and not is_right(path):
                 raise refused(path, f"must be {kind}: it is something else", FIELD)
     if not (folder / "events.jsonl").exists():
-        require_own(folder / "model", frozenset(), FIELD)  # it is replaced in the end
+        for name, own in _REPLACED.items():
+            require_own(folder / name, own, FIELD)
     # Not inherited by what is forked: ranks that are still dying do not keep the next run out.
     with (folder / _LOCK).open("w") as lock:
         try:

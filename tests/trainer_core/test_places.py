@@ -55,8 +55,9 @@ def test_what_cannot_be_a_work_folder(
     assert caught.value.message.endswith("; choose another folder (--out)")
 
 
-def test_a_model_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
-    mine = tmp_path / "work/model/weights.bin"
+@pytest.mark.parametrize("name", ["model", "best", "evaluation"])
+def test_what_somebody_else_has_there_is_not_replaced(tmp_path: Path, name: str) -> None:
+    mine = tmp_path / "work" / name / "weights.bin"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     with (
@@ -64,7 +65,7 @@ def test_a_model_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
         work_folder(mine.parents[1]),
     ):
         pass
-    _file(mine.parents[1] / "events.jsonl")  # a run's own folder: its model is replaced
+    _file(mine.parents[1] / "events.jsonl")  # a run's own folder: what it made is replaced
     with work_folder(mine.parents[1]):
         pass
 
