@@ -308,6 +308,8 @@ class _Preparation:
             rows_kept=train.samples + (validation.samples if validation else 0),
             rows_dropped=ledger.dropped,
             rows_cut=ledger.cut,
+            samples_spread=pipeline.counts.made.by_mean(pipeline.counts.rows),
+            tokens_spread=pipeline.counts.tokens.by_mean(pipeline.counts.rows),
             train_rows=train.rows,
             train_samples=train.samples,
             validation_rows=validation.rows if validation else 0,

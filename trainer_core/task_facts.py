@@ -68,8 +68,8 @@ def guess_of_label(config: Any) -> float | None:
     return math.log(2 if alone else max(2, config.num_labels))
 
 
-def _every_row_once(spec: TrainSpec, data: Prepared) -> int:
-    return -(-len(data.train) // (spec.training.per_device_train_batch_size or 1))
+def _every_row_once(spec: TrainSpec, data: Prepared, rows: int) -> int:  # noqa: ARG001 - as tasks do
+    return -(-rows // (spec.training.per_device_train_batch_size or 1))
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,8 @@ class TaskFacts:
     `adapters`  adapter type (`none`: every weight) → why it is refused, None where it works
     `metrics`   names of what it measures beside the loss, without `eval_`
     `step_multiple`  the rows of a step are a multiple of it
-    `batches`   micro-batches of an epoch, over all processes (default: every row comes once)
+    `batches`   micro-batches of an epoch over all processes, of so many rows like the prepared ones
+                (default: every row comes once)
     `ddp`       why it cannot be spread over processes, None where it can
     `frozen_copies`  models of the same size that a spec keeps beside the trained one
     `trains`    whether weights change
@@ -173,7 +174,7 @@ class TaskFacts:
     over_length: tuple[str, ...] = OVER_LENGTH
     frozen_copies: Callable[[TrainSpec], int] = _none
     step_multiple: Callable[[TrainSpec], int] = _one
-    batches: Callable[[TrainSpec, Prepared], int] = _every_row_once
+    batches: Callable[[TrainSpec, Prepared, int], int] = _every_row_once
     ddp: str | None = None
     trains: bool = True
     loss_falls: bool = True

@@ -1,5 +1,6 @@
 """Estimates by the first rows: what they say holds the plan of all rows, and no more is read."""
 
+import csv
 import gzip
 import json
 import random
@@ -10,7 +11,8 @@ import pytest
 
 from tests.trainer_core.equivalence.variants import PLAIN, VARIANTS, conversations
 from tests.trainer_core.small_tasks import Small, documents, opinions
-from trainer_core.errors import InvalidSpec
+from tests.trainer_core.small_texts import pairs
+from trainer_core.errors import InvalidData, InvalidSpec
 from trainer_core.plans import totals
 from trainer_core.plans.command import lines
 from trainer_core.plans.plan import estimate, plan
@@ -157,5 +159,96 @@ def test_samples_and_shares_of_a_source_count(small: Small) -> None:
 
 
 def test_no_row_is_no_sample(small: Small) -> None:
-    with pytest.raises(InvalidSpec, match="0 samples cannot be shown"):
+    with pytest.raises(InvalidSpec, match="0 rows tell nothing") as refused:
         estimate(launched(small, "none", documents(3), task={"type": "clm"}), {}, 0)
+    assert refused.value.field == "first"
+
+
+def broken(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every fiftieth row, none of the first 49, is no conversation."""
+    return [row if n % 50 < 49 else {"messages": n} for n, row in enumerate(rows)]
+
+
+SPLIT = {"data": {"over_length": "split"}}
+DROP = {"data": {"on_bad_row": "drop", "max_bad_ratio": 0.5}}
+UNEVEN: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
+    "split": ({"type": "clm", "max_length": 24, "packing": "none"}, documents(300), SPLIT),
+    "joined": ({"type": "mlm", "max_length": 48}, documents(300), {}),
+    "dropped": ({"type": "sft"}, broken(conversations(400)), DROP),
+    "last batch": ({"type": "sentence_transformer"}, pairs(203), {}),
+}
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_bounds_hold_where_rows_are_not_what_is_trained_on(name: str, small: Small) -> None:
+    """40 first rows: of documents that make several rows, of rows of which none is dropped yet,
+    and of batches of 16, whose last one is not full."""
+    task, rows, changes = UNEVEN[name]
+    training = {"per_device_train_batch_size": 16}
+    launch = launched(small, name.replace(" ", "-"), rows, task=task, training=training, **changes)
+    found, exact = estimate(launch, {}, 40), plan(launch, {})
+    assert found.bounds.sampled == 40
+    assert_holds(found, exact)
+    assert found.disk.prepared == pytest.approx(exact.disk.prepared, rel=0.4)
+    if name == "last batch":
+        assert found.steps == exact.steps
+
+
+def table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A CSV file whose texts go over three lines."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        writer.writerows([f"{row['text']}\n\nand so on", row["label"]] for row in rows)
+    return path
+
+
+def of_path(launch: Launch, path: Path, **changes: Any) -> Launch:
+    [source] = launch.spec.data.train
+    source = source.model_copy(update={"path": str(path), **changes})
+    data = launch.spec.data.model_copy(update={"train": [source]})
+    return launch.model_copy(update={"spec": launch.spec.model_copy(update={"data": data})})
+
+
+def test_rows_of_a_table_are_not_its_lines(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = {"type": "text_classification"}
+    launch = launched(small, "table", opinions(60), task=task)
+    here = of_path(launch, table(small.folder / "rows" / "table.csv", opinions(60)))
+    assert estimate(here, {}, 20).bounds.rows == Interval(low=60, likely=60, high=60)
+    monkeypatch.setattr(totals, "_LOOKED_AT", 1 << 11)
+    assert estimate(here, {}, 20).bounds.rows == Interval(low=20, likely=20, high=None)
+    assert estimate(here, {}, 90).bounds.rows == Interval(low=60, likely=60, high=60)
+
+
+def test_files_of_a_folder_are_looked_into_as_one(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Much less is read than there is, however many files it is in; what is no data is not."""
+    launch = launched(small, "folder", talks(900))
+    lines_ = Path(launch.spec.data.train[0].path).read_text().splitlines(keepends=True)
+    folder = small.folder / "rows" / "parts"
+    folder.mkdir()
+    for number in range(30):
+        (folder / f"{number}.jsonl").write_text("".join(lines_[30 * number : 30 * number + 30]))
+    (folder / "notes.txt").write_text("no rows")
+    monkeypatch.setattr(totals, "_LOOKED_AT", 1 << 15)
+    found = estimate(of_path(launch, folder), {}, 50)
+    assert found.bounds.rows.low < found.bounds.rows.likely
+    assert holds(found.bounds.rows, 900)
+
+
+def test_no_row_at_all_is_told(small: Small) -> None:
+    empty = small.folder / "rows" / "empty.jsonl"
+    empty.touch()
+    launch = launched(small, "not empty", talks(1))
+    with pytest.raises(InvalidData, match="has no rows"):
+        estimate(of_path(launch, empty, num_samples=10), {}, 100)
+
+
+def test_an_estimate_leaves_its_folder_as_it_was(small: Small) -> None:
+    launch = launched(small, "left", talks(20))
+    mine = Path(launch.paths.work) / "sample" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    estimate(launch, {}, 10)
+    assert [*Path(launch.paths.work).rglob("*")] == [mine.parent, mine]

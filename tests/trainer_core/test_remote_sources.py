@@ -20,6 +20,7 @@ from trainer_core.data import s3 as store
 from trainer_core.data.report import read_report
 from trainer_core.data.sources import sources_of
 from trainer_core.errors import DataUnavailable, InvalidData
+from trainer_core.plans.totals import exactly, rows_of
 from trainer_core.spec import Launch, Paths, TrainSpec
 
 LINE = json.dumps({"text": "안녕"}, ensure_ascii=False).encode() + b"\n"
@@ -60,6 +61,17 @@ def test_object_and_prefix(bucket: Any, tmp_path: Path) -> None:
     assert read(one, tmp_path / "1") == [{"text": "안녕"}] * 2
     every = f"s3://{bucket.name}/데이터"
     assert read(every, tmp_path / "2") == [{"text": "hello"}, *[{"text": "안녕"}] * 2]
+
+
+def test_rows_of_objects_are_counted_where_they_lie(bucket: Any, tmp_path: Path) -> None:
+    bucket.put_object(Key="counted/b.jsonl", Body=LINE * 3)
+    bucket.put_object(Key="counted/a.csv", Body=b"text\nhello\n")
+    bucket.put_object(Key="counted/README.md", Body=b"no data")
+    for address, rows in (("counted", 4), ("counted/b.jsonl", 3)):
+        given = launch({"source": "s3", "path": f"s3://{bucket.name}/{address}"})
+        [source] = sources_of(given, {}, tmp_path)["train"]
+        assert rows_of(source, None) == exactly(rows)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_etags_change_with_the_content(bucket: Any) -> None:

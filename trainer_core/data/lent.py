@@ -4,26 +4,24 @@
 {"size": 4194304}  and as many bytes, or  {"error": "…"}                     and back
 """
 
-import io
 import json
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from pydantic import Field
 
 from trainer_core.data.local import Wish
-from trainer_core.data.objects import AT_ONCE, Objects, read_objects
+from trainer_core.data.objects import AT_ONCE, Glimpsed, Objects, read_objects
 from trainer_core.data.readers import File
 from trainer_core.data.rows import Row
 from trainer_core.errors import DataUnavailable
 from trainer_core.spec import DataSource, Strict
 from trainer_core.spec.launch import LentSource
 
-_GLIMPSE = 128 << 10  # bytes
 BLOCKS = "blocks"
 """The socket that gives them, in the run's work folder."""
 
@@ -62,7 +60,7 @@ def read_lent(
 
 @contextmanager
 def lent_files(
-    lent: LentSource, key: str, source: tuple[DataSource, str], work: Path
+    lent: LentSource, key: str, source: tuple[DataSource, str], work: Path, wish: Wish
 ) -> Iterator[list[File]]:
     """The objects of a source as files to look into, as long as the context lasts."""
     spec, field = source
@@ -71,16 +69,8 @@ def lent_files(
         def get(name: str, begin: int, end: int) -> bytes:
             return door.ask(Block(source=key, name=name, begin=begin, end=end))
 
-        objects = _Glimpsed(field, {each.name: each.size for each in lent.objects}, get)
-        yield [File.of(objects, each.name) for each in lent.objects]
-
-
-class _Glimpsed(Objects):
-    """Objects that are looked at here and there: little is fetched beside what is asked for."""
-
-    def open(self, name: str) -> IO[bytes]:
-        """One of them, for reading from anywhere."""
-        return cast("IO[bytes]", io.BufferedReader(self.whole(name), _GLIMPSE))
+        objects = Glimpsed(field, {each.name: each.size for each in lent.objects}, get)
+        yield objects.files(lent.objects[0].name if lent.alone else None, wish)
 
 
 class _Door:

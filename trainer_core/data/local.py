@@ -47,7 +47,7 @@ def read_local(root: Path, field: str, name: str, wish: Wish) -> Iterator[Row]:
 
 def read_tree(tree: Tree, what: str, wish: Wish) -> Iterator[Row]:
     """Rows of the files of a tree, as `read_local`; `what` is what it is called in errors."""
-    names = _of_part(tree.names(partial(is_read, images=wish.images)), wish)
+    names = _read_names(tree, wish)
     files = [inside for inside in names if is_data_file(Path(inside))]
     for inside in files:
         yield from _named_files(read_file(File.of(tree, inside)), inside)
@@ -56,6 +56,16 @@ def read_tree(tree: Tree, what: str, wish: Wish) -> Iterator[Row]:
         nor = ", and no image" if wish.images else ""
         raise InvalidData(f"{tree.field}: the {what} holds no {_KINDS}{nor}", f"{tree.field}.path")
     yield from _labelled_by_folder(tree, images)
+
+
+def files_of_rows(tree: Tree, wish: Wish) -> list[File]:
+    """The files of a tree whose rows `read_tree` gives; none where images are its rows."""
+    names = _read_names(tree, wish)
+    return [File.of(tree, name) for name in names if is_data_file(Path(name))]
+
+
+def _read_names(tree: Tree, wish: Wish) -> Sequence[str]:
+    return _of_part(tree.names(partial(is_read, images=wish.images)), wish)
 
 
 def tree_of(root: Path, field: str, name: str) -> Tree | None:

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
-from trainer_core.data.local import Wish, read_tree
+from trainer_core.data.local import Wish, files_of_rows, read_tree
 from trainer_core.data.readers import File, read_file
 from trainer_core.data.rows import Row
 from trainer_core.data.trees import ZipTree, is_hidden, is_zip
 
 AT_ONCE = 4 << 20
 """Bytes that one request asks for."""
+_GLIMPSE = 128 << 10  # bytes
 
 Get = Callable[[str, int, int], bytes]
 """Name of an object, its first wanted byte and the one behind the last → the bytes."""
@@ -40,6 +41,18 @@ class Objects:
     def size(self, name: str) -> int:
         """Its bytes."""
         return self._sizes[name]
+
+
+class Glimpsed(Objects):
+    """Objects that are looked at here and there: little is fetched beside what is asked for."""
+
+    def open(self, name: str) -> IO[bytes]:
+        """One of them, for reading from anywhere."""
+        return cast("IO[bytes]", io.BufferedReader(self.whole(name), _GLIMPSE))
+
+    def files(self, alone: str | None, wish: Wish) -> list[File]:
+        """Those whose rows `read_objects` gives, and a single one whatever it is."""
+        return files_of_rows(self, wish) if alone is None else [File.of(self, alone)]
 
 
 class Opened(io.RawIOBase):

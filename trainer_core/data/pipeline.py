@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from math import sqrt
 
 from trainer_core.data.formats import detect, rename, to_sample
 from trainer_core.data.ledger import Ledger
@@ -23,10 +24,35 @@ _MOST_FRUITLESS = 100_000  # rows of a stream in a row
 
 
 @dataclass
+class Spread:
+    """How different the rows that were read are in something of which they have `total`."""
+
+    total: int = 0
+    squares: int = 0
+
+    def add(self, value: int) -> None:
+        """Count one row; those that have nothing need not be counted."""
+        self.total += value
+        self.squares += value * value
+
+    def by_mean(self, rows: int) -> float:
+        """The standard deviation over so many rows by their mean; of one row nothing is known."""
+        if rows < 2 or not self.total:
+            return 1.0
+        mean = self.total / rows
+        return sqrt(max(self.squares - rows * mean**2, 0.0) / (rows - 1)) / mean
+
+
+@dataclass
 class Counts:
-    """What went in, for progress and the report; warnings are (code, message)."""
+    """What went in, for progress and the report; warnings are (code, message).
+
+    `made` is of the prepared rows that a row became, `tokens` of theirs.
+    """
 
     rows: int = 0
+    made: Spread = field(default_factory=Spread)
+    tokens: Spread = field(default_factory=Spread)
     formats: dict[str, str] = field(default_factory=dict)
     warnings: list[tuple[str, str]] = field(default_factory=list)
 
@@ -68,7 +94,10 @@ class Pipeline:
             self._fruitless += len(batch)
             samples = list(self._samples(batch, format_, source))
             for place, outcome in self._encoder.encode(samples, format_, source.field):
-                for row in self._accept(place, outcome):
+                made = list(self._accept(place, outcome))
+                self.counts.made.add(len(made))
+                self.counts.tokens.add(sum(row.longest for row in made))
+                for row in made:
                     self._fruitless = 0
                     yield row
             self._check_fruits(source)

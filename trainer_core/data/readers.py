@@ -262,7 +262,7 @@ def _not_utf8(file: File, error: UnicodeDecodeError, lines: int, end: int) -> In
 
 
 def _read_csv(file: File) -> Iterator[Row]:
-    delimiter = _delimiter(file)
+    delimiter = delimiter_of(file)
     numbered = _lines(file)
     reader = csv.reader((line for _, line in numbered), delimiter=delimiter, strict=True)
     header: list[str] | None = None
@@ -298,7 +298,7 @@ def _csv_row(place: Place, header: list[str], record: list[str]) -> Row:
     return Row(place, dict(zip(header, record, strict=True)))
 
 
-def _delimiter(file: File) -> str:
+def delimiter_of(file: File) -> str:
     """The delimiter of the header line: the candidate that splits it into most fields."""
     for _, line in _lines(file):
         if line.strip():

@@ -33,6 +33,10 @@ class PreparedReport(BaseModel):
     rows_kept: int = Field(description="Samples for training and validation.")
     rows_dropped: int = 0
     rows_cut: int = 0
+    samples_spread: float = Field(
+        1.0, description="Of samples that a read row became: standard deviation by mean."
+    )
+    tokens_spread: float = Field(1.0, description="The same of their tokens.")
     train_rows: int = Field(0, description="Rows of train.arrow; with packing fewer than samples.")
     train_samples: int = 0
     validation_rows: int = 0

@@ -4,13 +4,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainer_core.data.local import Wish, is_read
-from trainer_core.data.objects import Objects, read_objects
+from trainer_core.data.objects import Glimpsed, Objects, read_objects
+from trainer_core.data.readers import File
 from trainer_core.data.rows import Row
 from trainer_core.data.trees import stays_inside
 from trainer_core.errors import DataUnavailable, InvalidData, InvalidSpec
+
+Tree = TypeVar("Tree", bound=Objects)
 
 
 def split_uri(uri: str, field: str) -> tuple[str, str]:
@@ -55,6 +58,17 @@ def read(uri: str, field: str, wish: Wish) -> Iterator[Row]:
     Always of the versions that are listed first. Raises as `fetch` does; nothing is written to a
     disk.
     """
+    yield from read_objects(*_opened(uri, field, Objects), uri, wish)
+
+
+def files(uri: str, field: str, wish: Wish) -> list[File]:
+    """What `read` reads, as files to look into; raises as it does."""
+    objects, alone = _opened(uri, field, Glimpsed)
+    return objects.files(alone, wish)
+
+
+def _opened(uri: str, field: str, kind: type[Tree]) -> tuple[Tree, str | None]:
+    """What lies at an address, of the versions that are listed now; the name of a single object."""
     told = (uri, f"{field}.path")
     bucket, key = split_uri(*told)
     with _explained(*told):
@@ -74,7 +88,7 @@ def read(uri: str, field: str, wish: Wish) -> Iterator[Row]:
             return body
 
     sizes = {name: int(item["Size"]) for name, item in items.items()}
-    yield from read_objects(Objects(field, sizes, get), alone, uri, wish)
+    return kind(field, sizes, get), alone
 
 
 def _inside(name: str, field: str) -> str:

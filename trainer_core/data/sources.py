@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer_core.data import hub, s3
 from trainer_core.data.lent import lent_files, read_lent
-from trainer_core.data.local import Wish, is_read, read_local
+from trainer_core.data.local import Wish, files_of_rows, is_read, read_local
 from trainer_core.data.readers import File
 from trainer_core.data.rows import Row
 from trainer_core.data.trees import FolderTree
@@ -108,16 +108,21 @@ class Source:
 
     @contextmanager
     def looked_into(self) -> Iterator[list[File]]:
-        """Its files, to see how much they hold; none where the hub or a store serves its rows."""
+        """The files that hold its rows, to see how many; none where the hub serves them, or where
+        images are its rows. Nothing is fetched but what is looked at."""
         lent = self._launch.lent.get(self.key)
         if lent is not None:
             place, work = (self.spec, self.field), Path(self._launch.paths.work)
-            with lent_files(lent, self.key, place, work) as files:
+            with lent_files(lent, self.key, place, work, self._wish) as files:
                 yield files
-        elif self._comes_from_the_store():
+        elif self.spec.source == "s3" and self.key not in self._launch.paths.data:
+            yield s3.files(self.spec.path, self.field, self._wish)
+        elif (root := self.local()) is None:
             yield []
+        elif root.is_dir():
+            yield files_of_rows(FolderTree(root, self.field), self._wish)
         else:
-            yield [File(self.field, path) for path in self.files()]
+            yield [File(self.field, root)]
 
     def files(self) -> list[Path]:
         """The local files whose content decides the rows, sorted."""

@@ -7,6 +7,7 @@ from typing import Any
 from trainer_core.checkpoints import checkpoint_bytes
 from trainer_core.data.encoders import WITHOUT_TOKENIZER
 from trainer_core.data.prepared import Prepared
+from trainer_core.data.report import LEDGER
 from trainer_core.hardware import Hardware
 from trainer_core.memory import (
     DTYPE_BYTES,
@@ -21,6 +22,8 @@ from trainer_core.spec import TrainSpec
 from trainer_core.task import task_of
 
 _GB = 1e9
+_GROWING = ("train.arrow", LEDGER)
+"""Prepared files that are as large as there are many rows."""
 
 
 def memory_of(
@@ -53,9 +56,16 @@ def _tokens_of_row(spec: TrainSpec, data: Prepared) -> int:
     return (max(row_lengths(data.train)) + answer) * facts.defaults.sequences
 
 
-def disk_of(spec: TrainSpec, shape: Shape, data: Prepared, work: Path, steps: Steps | None) -> Disk:
-    """Of the run's folder, which lies (or will lie) at `work`; nothing where nothing is trained."""
-    prepared = sum(path.stat().st_size for path in data.folder.rglob("*") if path.is_file())
+def disk_of(
+    spec: TrainSpec, shape: Shape, data: tuple[Prepared, float], work: Path, steps: Steps | None
+) -> Disk:
+    """Of the run's folder, which lies (or will lie) at `work`; nothing where nothing is trained.
+
+    `data` are prepared rows, and how many times as many there will be.
+    """
+    files = (path for path in data[0].folder.rglob("*") if path.is_file())
+    sizes = [(path.stat().st_size, path.name in _GROWING) for path in files]
+    prepared = sum(round(size * data[1]) if grows else size for size, grows in sizes)
     free = shutil.disk_usage(_existing(work)).free
     if steps is None:
         needs: dict[str, Any] = dict.fromkeys(("checkpoint", "checkpoints", "best", "model"), 0)

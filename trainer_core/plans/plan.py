@@ -21,7 +21,7 @@ from trainer_core.plans.preview import preview as first_samples
 from trainer_core.plans.probe import probe as measured
 from trainer_core.plans.results import Estimate, Notice, Plan, Rows, Sample, Tokens
 from trainer_core.plans.sample import sampled
-from trainer_core.plans.scale import scaled
+from trainer_core.plans.scale import scale_of, scaled
 from trainer_core.plans.size import shape_of
 from trainer_core.plans.steps import planned_steps
 from trainer_core.prepare import prepared_folder
@@ -87,18 +87,23 @@ def estimate(
     Nothing behind them is read or fetched, and a run does not use them. Raises as `plan` does.
     """
     _require_some(samples)
-    _require_some(first)
+    if first < 1:
+        raise InvalidSpec(f"{first} rows tell nothing: read the first 1 or more (--first)", "first")
     hardware, resolved, trains = _resolved(launch)
     here = launch.model_copy(update={"spec": resolved.spec})
-    sample = sampled(here, secrets, first, emit)
-    found = _Found(launch, secrets, hardware, resolved, sample.data, trains)
-    return scaled(_said(found, samples), resolved.spec, sample)
+    with sampled(here, secrets, first, emit) as sample:
+        found = _Found(launch, secrets, hardware, resolved, sample.data, trains)
+        scale = scale_of(resolved.spec, sample)
+        said = _said(found, samples, scale.likely_rows)
+        return scaled(said, resolved.spec, sample, scale)
 
 
-def _said(found: _Found, samples: int | None) -> Plan:
+def _said(found: _Found, samples: int | None, rows: int | None = None) -> Plan:
+    """What the prepared rows say, or as many `rows` like them."""
     spec, data, work = found.spec, found.data, Path(found.launch.paths.work)
     shape = _shape(found)
-    steps = planned_steps(spec, data) if found.trains else None
+    times = 1.0 if rows is None else rows / len(data.train)
+    steps = planned_steps(spec, data, rows) if found.trains else None
     return Plan(
         task=found.launch.spec.task.type,
         model=spec.model.name_or_path,
@@ -107,7 +112,7 @@ def _said(found: _Found, samples: int | None) -> Plan:
         rows=_rows(data),
         tokens=_tokens(spec, data.report),
         memory=memory_of(spec, shape, data, found.hardware, trains=found.trains),
-        disk=disk_of(spec, shape, data, work, steps),
+        disk=disk_of(spec, shape, (data, times), work, steps),
         warnings=_warnings(found),
         samples=[] if samples is None else _samples(found, samples),
     )

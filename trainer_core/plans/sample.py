@@ -1,21 +1,22 @@
 """The first rows of each source, prepared as all of them would be, and what they tell of all."""
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil, floor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainer_core.data.mixture import weights_of
 from trainer_core.data.prepared import Prepared, open_prepared
-from trainer_core.data.sources import sources_of
+from trainer_core.data.sources import Source, sources_of
+from trainer_core.places import FIELD, make_folder
 from trainer_core.plans.results import Interval
-from trainer_core.plans.totals import added, rows_of
+from trainer_core.plans.totals import added, exactly, rows_of, taken_of
 from trainer_core.prepare import prepare
 from trainer_core.spec import DataSource, Launch, SplitRatio, TrainSpec
 
-SAMPLE = "sample"
-"""Where in a run's work folder the sample is prepared."""
 _NO_END = 10**9  # steps
 
 
@@ -27,26 +28,38 @@ class Sampled:
     total: Interval | None
 
 
+@contextmanager
 def sampled(
     launch: Launch, secrets: Mapping[str, str], first: int, emit: Callable[..., Any] | None
-) -> Sampled:
-    """Prepare about `first` training rows of a launch with a resolved spec; raises as `prepare`."""
+) -> Iterator[Sampled]:
+    """Prepare about `first` training rows of a launch with a resolved spec; raises as `prepare`.
+
+    They lie in the run's work folder as long as the context lasts.
+    """
     work = Path(launch.paths.work)
-    folder = work / SAMPLE
-    shutil.rmtree(folder, ignore_errors=True)
+    make_folder(work, FIELD)
     spec = launch.spec
     sources = sources_of(launch, secrets, work / "sources")["train"]
     counts = [rows_of(each, launch.known_rows.get(each.key)) for each in sources]
     wanted = [max(1, round(first * share)) for share in _shares(spec, counts)]
     few = launch.model_copy(update={"spec": _with_first(spec, wanted)})
-    prepare(few, folder, emit=emit, secrets=secrets)
-    return Sampled(open_prepared(folder), _total(spec, counts))
+    with TemporaryDirectory(prefix="sample-", dir=work) as name:
+        prepare(few, Path(name) / "rows", emit=emit, secrets=secrets)
+        data = open_prepared(Path(name) / "rows")
+        if len(sources) == 1 and data.report.rows_in < wanted[0]:
+            counts = [_all_of(sources[0], data.report.rows_in)]
+        yield Sampled(data, _total(spec, counts))
+
+
+def _all_of(source: Source, read: int) -> Interval:
+    """Of a source that has ended before as many rows came as were wanted."""
+    return taken_of(source, exactly(read))
 
 
 def _shares(spec: TrainSpec, counts: Sequence[Interval | None]) -> list[float]:
     """The part that each source has in training: by its weight, or else by its rows."""
     found = weights_of(spec) or [0.0 if count is None else count.likely for count in counts]
-    if None in counts and weights_of(spec) is None:
+    if weights_of(spec) is None and (None in counts or not sum(found)):
         found = [1.0] * len(counts)
     return [each / sum(found) for each in found]
 
@@ -82,8 +95,14 @@ def _total(spec: TrainSpec, counts: Sequence[Interval | None]) -> Interval | Non
     weights = weights_of(spec)
     total = added(known) if weights is None else _mixed(spec, weights, known)
     held = spec.data.validation
-    kept = 1 - held.split_ratio if isinstance(held, SplitRatio) else 1.0
-    return times(total, kept)
+    return _without(total, held.split_ratio) if isinstance(held, SplitRatio) else total
+
+
+def _without(total: Interval, ratio: float) -> Interval:
+    """What is left of it where a share is held out, which is a whole number of rows."""
+    kept = times(total, 1 - ratio)
+    high = None if kept.high is None else ceil(kept.high)
+    return Interval(low=floor(kept.low), likely=kept.likely, high=high)
 
 
 def _mixed(spec: TrainSpec, weights: Sequence[float], counts: Sequence[Interval]) -> Interval:

@@ -1,88 +1,115 @@
 """From the plan of a sample to one of all rows, with bounds."""
 
-from collections.abc import Callable
-from math import sqrt
+from dataclasses import dataclass
+from math import ceil, floor, hypot, inf, sqrt
 from typing import Any
 
-from trainer_core.data.report import PreparedReport
-from trainer_core.plans.results import Bounds, Estimate, Interval, Plan, Rows, Steps, Tokens
+from trainer_core.errors import InvalidData
+from trainer_core.plans.results import Bounds, Estimate, Interval, Plan, Rows, Tokens
 from trainer_core.plans.sample import Sampled
-from trainer_core.plans.steps import steps_of
+from trainer_core.plans.steps import planned_steps
 from trainer_core.plans.totals import SURE
 from trainer_core.spec import TrainSpec
 from trainer_core.task import task_of
 
 METHOD = (
     "The first rows of each source, as if they were drawn by chance: means ± 1.96 standard errors"
-    " (95 %), lengths by their histogram, rows of large files by how close lines are in 32 pieces."
-    " Files that are sorted may lie outside; a value without `high` is what was read."
+    " (95 %), rows of large files by how close lines are in 32 pieces. Files that are sorted may"
+    " lie outside; a value without `high` is what was read."
 )
 _ENDED = "stream_ended"
+_ROUNDING = 1e-6
 
 
-def scaled(plan: Plan, spec: TrainSpec, sample: Sampled) -> Estimate:
-    """The estimate for all rows of a resolved spec; `plan` is that of the sample."""
+@dataclass(frozen=True)
+class Scale:
+    """What a sample tells of all rows: how many are read, what is trained on, and its tokens.
+
+    `slack` is 0 where the sample holds all rows, so that nothing is left to guess, else 1.
+    """
+
+    total: Interval
+    rows: Interval
+    tokens: Interval
+    slack: float
+
+    @property
+    def likely_rows(self) -> int:
+        """Prepared rows to train on."""
+        return max(round(self.rows.likely), 1)
+
+
+def scale_of(spec: TrainSpec, sample: Sampled) -> Scale:
+    """By the sample of a resolved spec."""
     report = sample.data.report
-    read = report.rows_in
+    read = max(report.rows_in, 1)
     total = sample.total or Interval(low=read, likely=read, high=None)
-    if total.high is not None and total.high <= read:  # nothing is left to guess
-        total = Interval(low=total.likely, likely=total.likely, high=total.likely)
-        slack = 0.0
+    slack = 0.0 if total.high is not None and total.high <= read else 1.0
+    dropped = _drop_error(spec, sample)
+    tokens = hypot(SURE * report.tokens_spread / sqrt(read), dropped)
+    if report.packed or task_of(spec).FACTS.joins(spec):
+        rows, most = tokens + 1 / max(report.train_rows, 1), inf
     else:
-        slack = 1.0
-    lengths, kept = slack * _length_error(report), slack * _kept_error(report)
-    packed = (lengths + slack / max(report.train_rows, 1)) if report.packed else 0.0
-    per_row = report.train_rows / max(read, 1)
-    rows = Estimated(total, per_row, kept + packed)
-    tokens = Estimated(total, report.total_tokens / max(read, 1), kept + lengths)
-    share = _share(plan.tokens, sample, slack)
-    factor = total.likely / max(read, 1)
-    steps = _steps(spec, sample, rows) if plan.steps else None
+        rows = max(SURE * report.samples_spread / sqrt(read), dropped)
+        most = inf if spec.data.over_length == "split" else 1 / _kept(sample)
+    each, long = report.train_rows / read, report.total_tokens / read
+    return Scale(
+        total,
+        _of_all(total, each, (slack * rows, most)),
+        _of_all(total, long, (slack * tokens, inf)),
+        slack,
+    )
+
+
+def scaled(plan: Plan, spec: TrainSpec, sample: Sampled, scale: Scale) -> Estimate:
+    """The estimate for all rows of a resolved spec; `plan` is that of the sample, with the steps
+    and the disk of `scale.likely_rows`."""
+    read = sample.data.report.rows_in
+    factor = scale.total.likely / max(read, 1)
+    bounds = Bounds(
+        sampled=read,
+        rows=scale.total,
+        train=scale.rows,
+        tokens=scale.tokens,
+        trained_share=_share(plan.tokens, sample, scale.slack),
+        steps=_steps(spec, sample, scale) if plan.steps else None,
+        method=METHOD,
+    )
     found = plan.model_dump() | {
         "rows": _rows(plan.rows, factor),
         "tokens": _tokens(plan.tokens, factor),
-        "steps": steps[0] if steps else None,
         "warnings": [each for each in plan.warnings if each.code != _ENDED],
-        "bounds": Bounds(
-            sampled=read,
-            rows=total,
-            train=rows.interval,
-            tokens=tokens.interval,
-            trained_share=share,
-            steps=steps[1] if steps else None,
-            method=METHOD,
-        ),
+        "bounds": bounds,
     }
     return Estimate.model_validate(found)
 
 
-class Estimated:
-    """Something that each of all rows has so much of, give or take a share `error` of it."""
-
-    def __init__(self, total: Interval, each: float, error: float) -> None:
-        error = min(error, 0.9)
-        self.interval = Interval(
-            low=total.low * each * (1 - error),
-            likely=total.likely * each,
-            high=None if total.high is None else total.high * each * (1 + error),
-        )
-
-
-def _length_error(report: PreparedReport) -> float:
-    """Of the mean length, as a share of it, where lengths are spread evenly within a bar."""
-    bars = [(int(bound), count) for bound, count in report.histogram.items()]
-    total = sum(count for _, count in bars)
-    mean = sum(0.75 * bound * count for bound, count in bars) / total
-    square = sum(((0.75 * bound - mean) ** 2 + bound**2 / 48) * count for bound, count in bars)
-    return float(SURE * sqrt(square / total) / (sqrt(total) * mean))
+def _of_all(total: Interval, each: float, error: tuple[float, float]) -> Interval:
+    """Something that each of all rows has so much of, give or take a share of it, at `most` so
+    many times as much: (share, most)."""
+    share, most = error
+    return Interval(
+        low=total.low * each * max(1 - share, 0.1),
+        likely=total.likely * each,
+        high=None if total.high is None else total.high * each * min(1 + share, most),
+    )
 
 
-def _kept_error(report: PreparedReport) -> float:
-    """Of the share of rows that are kept, as a share of it."""
+def _kept(sample: Sampled) -> float:
+    """The share of rows that are not dropped."""
+    report = sample.data.report
     read = max(report.rows_in, 1)
-    dropped = min(report.rows_dropped / read, 1.0)
-    kept = max(1 - dropped, 1 / read)
-    return float(SURE * sqrt(dropped * kept / read) / kept)
+    return max(1 - report.rows_dropped / read, 1 / read)
+
+
+def _drop_error(spec: TrainSpec, sample: Sampled) -> float:
+    """Of the share of rows that are kept, as a share of it (Agresti and Coull): also where none of
+    the sample is dropped, some of the rest may be, if the spec lets them."""
+    if "drop" not in (spec.data.on_bad_row, spec.data.over_length):
+        return 0.0
+    kept, rows = _kept(sample), sample.data.report.rows_in + 4
+    middle = (kept * (rows - 4) + 2) / rows
+    return (SURE * sqrt(middle * (1 - middle) / rows) + abs(kept - middle)) / kept
 
 
 def _share(tokens: Tokens, sample: Sampled, slack: float) -> Interval | None:
@@ -116,21 +143,21 @@ def _trained_of_rows(sample: Sampled) -> list[tuple[int, int]]:
     return found
 
 
-def _steps(spec: TrainSpec, sample: Sampled, rows: Estimated) -> tuple[Steps, Interval]:
-    """The likely steps, and their bounds: as many micro-batches a row as the sample has."""
-    here = max(len(sample.data.train), 1)
-    batches = task_of(spec).FACTS.batches(spec, sample.data)
+def _steps(spec: TrainSpec, sample: Sampled, scale: Scale) -> Interval:
+    """Steps of a run on as many rows."""
 
-    def at(count: float, rounded: Callable[[float], int]) -> Steps:
-        return steps_of(spec, max(rounded(count * batches / here), 1))
+    def at(rows: int) -> int:
+        try:
+            return planned_steps(spec, sample.data, max(rows, 1)).total
+        except InvalidData:  # too few rows for a step
+            return 0
 
-    found = rows.interval
-    likely = at(found.likely, lambda count: -int(-count // 1))
-    low = at(found.low, int).total
-    high = None if found.high is None else at(found.high, lambda count: int(count) + 1).total
+    rows = scale.rows
+    low, likely = at(floor(rows.low + _ROUNDING)), at(scale.likely_rows)
     if spec.training.max_steps:
-        high = likely.total
-    return likely, Interval(low=low, likely=likely.total, high=high)
+        return Interval(low=likely, likely=likely, high=likely)
+    high = None if rows.high is None else at(ceil(rows.high - _ROUNDING))
+    return Interval(low=low, likely=likely, high=high)
 
 
 def _rows(rows: Rows, factor: float) -> Rows:

@@ -8,24 +8,20 @@ from trainer_core.spec import TrainSpec
 from trainer_core.task import task_of
 
 
-def planned_steps(spec: TrainSpec, data: Prepared) -> Steps:
-    """Steps of a resolved spec on prepared rows.
+def planned_steps(spec: TrainSpec, data: Prepared, rows: int | None = None) -> Steps:
+    """Steps of a resolved spec on prepared rows, or on as many `rows` like them.
 
     The rule is that of `Trainer.set_initial_training_values`; how many batches an epoch has the
     task says (`TaskFacts.batches`), and ranks share them evenly (`rank_share`). Raises InvalidData
     for rows that make no batch.
     """
-    return steps_of(spec, task_of(spec).FACTS.batches(spec, data))
-
-
-def steps_of(spec: TrainSpec, micro_batches: int) -> Steps:
-    """Steps of a resolved spec whose epoch has so many micro-batches over all processes."""
     training = spec.training
+    rows = len(data.train) if rows is None else rows
     batch = training.per_device_train_batch_size or 1
     accumulated = training.gradient_accumulation_steps or 1
     processes = spec.distributed.processes or 1
     epochs = training.num_train_epochs or 1.0
-    batches = ceil(micro_batches / processes)
+    batches = ceil(task_of(spec).FACTS.batches(spec, data, rows) / processes)
     per_epoch = max(ceil(batches / accumulated), 1)
     total = training.max_steps or ceil(epochs * per_epoch)
     return Steps(

@@ -31,12 +31,12 @@ def _group(spec: TrainSpec) -> int:
     return block_of(spec, GrpoTask).num_generations
 
 
-def _batches(spec: TrainSpec, data: Prepared) -> int:
+def _batches(spec: TrainSpec, data: Prepared, rows: int) -> int:  # noqa: ARG001 - the protocol's
     """Prompts that do not fill a step wait for the next epoch; answers may serve several steps."""
     accumulated = spec.training.gradient_accumulation_steps or 1
     answers = (spec.training.per_device_train_batch_size or 1) * accumulated
-    prompts = _require_prompts(len(data.train), answers, _group(spec))
-    steps = len(data.train) // prompts * block_of(spec, GrpoTask).num_iterations
+    prompts = _require_prompts(rows, answers, _group(spec))
+    steps = rows // prompts * block_of(spec, GrpoTask).num_iterations
     return steps * accumulated
 
 

@@ -31,22 +31,26 @@ from trainer_core.task_facts import CardText, Defaults, ModelKind, TaskFacts, bl
 from trainer_core.task_rules import dotted, further_model_problems
 
 _TRAINED = "trained.safetensors"
+_SMALLEST_GROUPED = 4  # rows of a batch
 
 
-def _batches(spec: TrainSpec, data: Prepared) -> int:
+def _batches(spec: TrainSpec, data: Prepared, rows: int) -> int:
     """Grouped batches leave rows out of which no group can be made: the library counts them."""
     size = spec.training.per_device_train_batch_size or 1
     task = block_of(spec, SentenceTransformerTask)
     loss = settled_loss(spec, Shape.of(data.report.facts))
     if sampler_of(task, loss) != "group_by_label":
-        return -(-len(data.train) // size)
+        return -(-rows // size)
     from sentence_transformers.base.sampler import GroupByLabelBatchSampler
 
+    here = len(data.train)
+    # For other rows than these the last batch, which may be part of one, is not to count as whole.
+    counted = size if rows == here else _SMALLEST_GROUPED
     with _group_errors():
         sampler = GroupByLabelBatchSampler(
-            data.train, batch_size=size, drop_last=False, valid_label_columns=[LABEL]
+            data.train, batch_size=counted, drop_last=False, valid_label_columns=[LABEL]
         )
-    return len(sampler)
+    return -(-len(sampler) * counted * rows // (here * size))
 
 
 FACTS = TaskFacts(
