@@ -100,6 +100,9 @@ class Seen:
     def _warning(self, data: dict[str, Any]) -> str:
         return f"warning: {data.get('message')}"
 
+    def _resumed(self, data: dict[str, Any]) -> str:
+        return f"going on after step {data.get('step')}"
+
     def _checkpoint(self, data: dict[str, Any]) -> str:
         return f"checkpoint at step {data.get('step')}"
 

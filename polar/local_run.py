@@ -1,0 +1,160 @@
+"""A run of the trainer on this machine, in a process of its own: its events as frames.
+
+    run = LocalRun.begin(spec, Path("runs/shop"))
+    with run.handing_on_signals():
+        for frame in run.frames():
+            ...
+    run.ending()    # exit code, reason, message
+
+The folder is the trainer's (docs/architecture.md): events, checkpoints, model; beside them `job/`
+has the spec that `resume` goes on with.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from polar.sse import Frame
+from polar.stack.spawn import die_with_parent
+
+INTERRUPTED, BAD_SPEC = 75, 64  # of the table in docs/architecture.md
+_SECRETS_FD = "POLAR_SECRETS_FD"
+_LOOK_EVERY = 0.1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class NoRun(Exception):
+    """There is no run to go on with, or one is there already; the message says the way out."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended: the trainer's exit code (128 + n for a signal) and its own words."""
+
+    code: int
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass
+class LocalRun:
+    """One run of the trainer in `folder`."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    place: int
+    last: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, name: str, spec: Mapping[str, Any], folder: Path) -> "LocalRun":
+        """Start a run of a spec; raises NoRun where the folder has one already."""
+        if (folder / "events.jsonl").exists() or (folder / "job").exists():
+            raise NoRun(
+                f"there is a run in {folder} already: --resume {folder} goes on with it, "
+                "--out names another folder"
+            )
+        file = folder / "job" / f"{name}.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(spec, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        return cls._start(file, folder)
+
+    @classmethod
+    def resume(cls, folder: Path) -> "LocalRun":
+        """Go on from the newest checkpoint of a folder; raises NoRun where none was begun."""
+        file = next((folder / "job").glob("*.json"), None)
+        if file is None:
+            raise NoRun(f"no run was begun in {folder}: leave --resume out and name it by --out")
+        return cls._start(file, folder)
+
+    @classmethod
+    def _start(cls, file: Path, folder: Path) -> "LocalRun":
+        command = [sys.executable, "-P", "-m", "trainer_core", "run", str(file)]
+        secrets = os.environ.get(_SECRETS_FD, "")
+        place = _end_of_lines(folder / "events.jsonl")
+        with (folder / "output.log").open("ab") as output:
+            process = subprocess.Popen(
+                [*command, "--out", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[int(secrets)] if secrets.isdigit() else [],
+                start_new_session=True,  # Ctrl-C is for whoever watches; it is handed on
+                preexec_fn=_leashed,  # no other thread runs here
+            )
+        return cls(folder, process, place)
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield what the run reports until it has ended, and then an `end` frame."""
+        while self.process.poll() is None:
+            yield from self._new()
+            time.sleep(_LOOK_EVERY)
+        yield from self._new()
+        ending = self.ending()
+        yield Frame(None, {"type": "end", "status": ending.status})
+
+    def _new(self) -> Iterator[Frame]:
+        path = self.folder / "events.jsonl"
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            file.seek(self.place)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self.place += len(line)
+                event = json.loads(line)
+                if event["type"] == "result":
+                    self.last = event["data"]
+                yield Frame(None, event)
+
+    def ending(self) -> Ending:
+        """Return how the run ended; waits for that."""
+        code = self.process.wait()
+        if code < 0:
+            return Ending(128 - code, "killed", "killed", f"by {signal.Signals(-code).name}")
+        if self.last:
+            told = {name: str(self.last.get(name) or "") for name in ("reason", "message")}
+            return Ending(code, str(self.last["status"]), **told)
+        return Ending(code, "failed", "", self._last_words())
+
+    def _last_words(self) -> str:
+        lines = (self.folder / "output.log").read_text("utf-8", errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    @contextmanager
+    def handing_on_signals(self) -> Iterator[None]:
+        """Have what ends this process ask the run for a checkpoint; twice: end it at once."""
+        earlier = {number: signal.getsignal(number) for number in _SIGNALS}
+
+        def hand_on(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            if self.process.poll() is None:
+                self.process.terminate()
+
+        for number, handler in earlier.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, hand_on)
+        try:
+            yield
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+
+
+def _leashed() -> None:
+    die_with_parent(signal.SIGTERM)  # nobody watches any more: a checkpoint, and the end
+
+
+def _end_of_lines(path: Path) -> int:
+    """Where the last whole line ends: the trainer cuts off a torn one."""
+    return path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
