@@ -23,6 +23,7 @@ MEASUREMENTS = {
     "plans": "a plan of all rows against the preparation that a job needs anyway",
     "warm": "request → first step: warm stack, cold script, Ray",
     "api": "POST /jobs against bare psycopg and Celery; memory of the API",
+    "cli": "CPU of `polar --help`; `polar list` against a bare httpx script",
     "streams": "events: fan-out, ingest, other requests meanwhile, a full database",
 }
 

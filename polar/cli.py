@@ -7,12 +7,6 @@ from polar.lazy import Row, group_of
 _JOBS, _THINGS, _HERE = "Jobs", "What a service keeps", "This machine"
 
 ROWS = (
-    Row(
-        "train",
-        "polar.commands.train:train",
-        "Train here, without any service: from options, a spec's file and overrides.",
-        _HERE,
-    ),
     Row("submit", "polar.commands.jobs:submit", "Submit a job and print its id.", _JOBS),
     Row(
         "plan",
@@ -103,6 +97,61 @@ ROWS = (
     ),
     Row("delete", "polar.commands.jobs:delete", "Delete a job that has ended.", _JOBS),
     Row(
+        "datasets",
+        "polar.commands.things:datasets",
+        "Data sets: list, add, show, preview, delete.",
+        _THINGS,
+    ),
+    Row(
+        "models",
+        "polar.commands.things:models",
+        "Published models: list, versions, show, download, delete.",
+        _THINGS,
+    ),
+    Row(
+        "artifacts",
+        "polar.commands.things:artifacts",
+        "What a job keeps: list and download.",
+        _THINGS,
+    ),
+    Row("keys", "polar.commands.things:keys", "API keys: list, create, revoke.", _THINGS),
+    Row(
+        "secrets",
+        "polar.commands.things:secrets",
+        "Secrets that specs name: list, set, delete; values are never shown.",
+        _THINGS,
+    ),
+    Row(
+        "webhooks",
+        "polar.commands.webhooks:app",
+        "Addresses that are told what happens: list, add, edit, test, deliveries.",
+        _THINGS,
+    ),
+    Row(
+        "targets",
+        "polar.commands.things:targets",
+        "List the places where jobs run, with their hosts.",
+        _THINGS,
+    ),
+    Row(
+        "capabilities",
+        "polar.commands.things:capabilities",
+        "Say what can be combined in a job.",
+        _THINGS,
+    ),
+    Row(
+        "health",
+        "polar.commands.api:health",
+        "Say whether the service lives and can take jobs; exit code 7 when not.",
+        _THINGS,
+    ),
+    Row(
+        "api",
+        "polar.commands.api:api",
+        "Call the API and print what it answers, for what has no command of its own.",
+        _THINGS,
+    ),
+    Row(
         "up",
         "polar.commands.stack:up",
         "Start the database, the broker, the store and the service in one data folder.",
@@ -160,6 +209,7 @@ app = typer.Typer(
     cls=group_of(ROWS),
     help="Fine-tune models: run the service here, submit jobs, watch them.",
     no_args_is_help=True,
+    rich_markup_mode=None,  # half of the time of `polar --help` went to frames around it
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

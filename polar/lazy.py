@@ -50,6 +50,17 @@ class LazyGroup(TyperGroup):
         stubs: dict[str, Any] = {row.name: row.stub() for row in self.table.values()}
         super().__init__(commands={**stubs, **(commands or {})}, **attributes)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands by their panels, each with its whole line."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            panel = command.rich_help_panel or "Commands"
+            panels.setdefault(panel, []).append((name, command.help or ""))
+        for panel, lines in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(lines)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command itself for what is called or completed."""
         name, command, rest = super().resolve_command(ctx, args)

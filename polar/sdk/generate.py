@@ -80,8 +80,8 @@ def _collect(name: str, schemas: Json, needed: dict[str, None]) -> None:
 
 def _definition(name: str, schema: Json) -> str:
     if "enum" in schema:
-        return f"\n{name} = {_type(schema)}\n{_docstring(schema, '')}\n"
-    lines = [f"\nclass {name}(Answer):", _docstring(schema, "    "), ""]
+        return f"\n{_class(name)} = {_type(schema)}\n{_docstring(schema, '')}\n"
+    lines = [f"\nclass {_class(name)}(Answer):", _docstring(schema, "    "), ""]
     required = schema.get("required", ())
     for field, described in schema.get("properties", {}).items():
         kind = _type(described)
@@ -96,6 +96,11 @@ def _definition(name: str, schema: Json) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _class(name: str) -> str:
+    """Return a schema's name; what is another one in requests has `-Output` in answers."""
+    return name.removesuffix("-Output").replace("-", "")
+
+
 def _docstring(schema: Json, indent: str) -> str:
     text = " ".join(schema.get("description", "An answer.").split()).replace("\\", "\\\\")
     first, *rest = textwrap.wrap(text, _WIDTH, break_long_words=False)
@@ -107,9 +112,10 @@ def _docstring(schema: Json, indent: str) -> str:
 def _type(schema: Json) -> str:
     """Return the annotation of a value; enumerations are open."""
     if "$ref" in schema:
-        return str(schema["$ref"].rpartition("/")[2])
-    if "anyOf" in schema:
-        return " | ".join(dict.fromkeys(_type(each) for each in schema["anyOf"]))
+        return _class(schema["$ref"].rpartition("/")[2])
+    if "anyOf" in schema or "oneOf" in schema:
+        kinds = map(_type, schema.get("anyOf") or schema["oneOf"])
+        return " | ".join(dict.fromkeys(kinds))
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if values is not None:
         return f"Literal[{', '.join(json.dumps(value) for value in values)}] | str"

@@ -240,9 +240,9 @@ class Secrets(Resource[D]):
 
     @operation
     def create(self, name: str, value: str) -> Call[answers.SecretOut]:
-        """Store a new secret; raises Conflict for a name that is there."""
+        """Store a secret; the same as `put`."""
         body, read = {"name": name, "value": value}, as_(answers.SecretOut)
-        return Call(method="POST", path="/secrets", json=body, read=read)
+        return Call(method="POST", path="/secrets", json=body, again=True, read=read)
 
     @operation
     def put(self, name: str, value: str) -> Call[answers.SecretOut]:

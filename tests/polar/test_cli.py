@@ -47,7 +47,7 @@ def test_help_lists_each_command_and_imports_none() -> None:
         check=True,
     )
     assert done.stderr.strip() == "[]"
-    listed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("│ ")}
+    listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
     assert {row.name for row in ROWS} <= listed
 
 
