@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app import docs, openapi
 from app.artifacts.routes import router as artifacts
 from app.capabilities.routes import router as capabilities
+from app.comparison.routes import router as comparison
 from app.datasets.routes import router as datasets
 from app.datasets.temporary import clean_uploads
 from app.db import LoopStatements
@@ -38,6 +39,7 @@ from app.registry.routes import router as models
 from app.secrets.routes import router as secrets
 from app.series.routes import router as series
 from app.settings import Settings, get_settings
+from app.sweeps.routes import router as sweeps
 from app.targets.routes import router as targets
 from app.uploads.routes import router as uploads
 from app.webhooks.routes import router as webhooks
@@ -50,6 +52,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     events,
     logs,
     series,
+    comparison,
+    sweeps,
     artifacts,
     datasets,
     uploads,

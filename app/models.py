@@ -88,6 +88,37 @@ class IdempotencyKey(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
 
 
+class Sweep(Base):
+    """Jobs that differ in some fields, and the best of them."""
+
+    __tablename__ = "sweeps"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    name: Mapped[str]
+    spec: Mapped[Json] = mapped_column(comment="what its runs have in common, as it was given")
+    overrides: Mapped[list[Any]] = mapped_column(comment="of each run, in their order")
+    metric: Mapped[Json] = mapped_column(comment="name, goal and by")
+    max_concurrent: Mapped[int | None]
+    register_best: Mapped[bool]
+    status: Mapped[str] = mapped_column(
+        server_default=text("'running'"), comment="running, finished or cancelled"
+    )
+    values: Mapped[Json | None] = mapped_column(
+        comment="of the metric at the end, by the number of the run"
+    )
+    best: Mapped[Json | None] = mapped_column(
+        comment="job_id, number, value and model of the best run"
+    )
+    reason: Mapped[str | None] = mapped_column(comment="why there is no best, or no model")
+    cancel_requested_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = _now()
+    finished_at: Mapped[datetime | None]
+    __table_args__ = (
+        Index("ix_sweeps_page", "project_id", "id"),
+        Index("ix_sweeps_running", "id", postgresql_where=text("status = 'running'")),
+    )
+
+
 class Job(Base):
     """What the caller asked for, and where it stands."""
 
@@ -113,6 +144,8 @@ class Job(Base):
     start_from: Mapped[Json | None] = mapped_column(
         comment="checkpoint of another job to start from: {job_id, step, prefix}"
     )
+    sweep_id: Mapped[str | None] = mapped_column(ForeignKey("sweeps.id"))
+    sweep_run: Mapped[int | None]
     max_attempts: Mapped[int]
     progress: Mapped[Json | None]
     latest_metrics: Mapped[Json | None]
@@ -121,6 +154,9 @@ class Job(Base):
     log_lines: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     log_bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     prepared_key: Mapped[str | None]
+    unregistered: Mapped[Json | None] = mapped_column(
+        comment="the model version that it could become"
+    )
     not_before: Mapped[datetime | None]
     cancel_requested_at: Mapped[datetime | None]
     pause_requested_at: Mapped[datetime | None]
@@ -144,6 +180,12 @@ class Job(Base):
             postgresql_where=text("status = 'queued'"),
         ),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),
+        Index(
+            "ix_jobs_sweep",
+            "sweep_id",
+            "sweep_run",
+            postgresql_where=text("sweep_id IS NOT NULL"),
+        ),
         Index(
             "ix_jobs_unarchived",
             "finished_at",

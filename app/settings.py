@@ -114,6 +114,7 @@ class Settings(BaseSettings):
     upload_hours: float = Field(24.0, description="An upload in pieces goes without new bytes.")
     uploads_open: int = Field(20, description="Unfinished uploads in pieces of a project.")
     datasets_max: int = Field(10_000, description="Data sets of a project, all versions.")
+    sweep_runs: int = Field(100, ge=1, description="Runs of a sweep.")
     fake_target: bool = Field(
         default=False, description="Admit jobs for target `fake` (drills and tests)."
     )

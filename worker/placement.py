@@ -24,12 +24,22 @@ _READY = f"{_QUEUED} AND j.prepared_key IS NOT NULL AND coalesce(j.not_before <=
 _GPUS = "coalesce(j.spec #>> '{compute,gpus}', '')"
 _ORDER = "ORDER BY j.priority DESC, j.created_at, j.id"
 
+# A sweep's runs beyond `max_concurrent`, in the order of the queue, wait for those before them.
+_HELD = f"""
+    CASE WHEN j.sweep_id IS NULL THEN false ELSE (
+        SELECT coalesce(s.max_concurrent, 2147483647) <= (SELECT count(*) FROM jobs o
+            WHERE o.sweep_id = j.sweep_id AND (o.status IN ('provisioning', 'running', 'finalizing')
+                OR ({_READY.replace("j.", "o.")} AND (o.priority > j.priority
+                    OR (o.priority = j.priority AND (o.created_at, o.id) < (j.created_at, j.id))))))
+        FROM sweeps s WHERE s.id = j.sweep_id) END
+"""  # noqa: S608 - constants
+
 # A page of the jobs that could start now, behind a place in the queue, without those whose wish
 # nothing free can serve any more: however many of them there are, they block nobody.
 _PAGE = text(
     f"""
     SELECT j.id, j.project_id, j.priority, j.created_at, {_GPUS} AS gpus FROM jobs j
-    WHERE {_READY} AND j.target <> 'fake'
+    WHERE {_READY} AND j.target <> 'fake' AND NOT {_HELD}
         AND (CAST(:id AS text) IS NULL OR j.priority < :priority
             OR (j.priority = :priority AND (j.created_at, j.id) > (:created_at, :id)))
         AND NOT {_GPUS} = ANY(CAST(:hopeless AS text[]))
@@ -40,6 +50,7 @@ PAGE = 1000
 
 _FAKE = text(
     f"SELECT j.id, j.project_id FROM jobs j WHERE {_READY} AND j.target = 'fake'"  # noqa: S608
+    f" AND NOT {_HELD}"
     f" {_ORDER} LIMIT :page"
 )
 
@@ -49,6 +60,7 @@ _HEAD = text(
     SELECT j.id, j.target, j.waiting_for, {_GPUS} AS gpus,
         j.prepared_key IS NOT NULL AS prepared, p.status AS preparation,
         coalesce(j.not_before > now(), false) AS later,
+        j.prepared_key IS NOT NULL AND {_HELD} AS held,
         to_char(j.not_before AT TIME ZONE 'UTC', 'HH24:MI:SS') AS not_before
     FROM jobs j LEFT JOIN preparations p ON p.job_id = j.id
     WHERE {_QUEUED} {_ORDER} LIMIT 5000
@@ -118,7 +130,7 @@ def place(session: Session, stepper_id: str) -> int:
     planner = Planner(hosts)
     projects = _plan(session, planner, choosy=len(hosts) > 1)
     assignments = list(planner.result.assignments)
-    ready = [job for job in head if job.prepared and not job.later and job.target != "fake"]
+    ready = [job for job in head if _could_start(job) and job.target != "fake"]
     reasons = _reasons(planner, ready, projects)
     if ready and not hosts and _all_draining(session):
         reasons = dict.fromkeys(reasons, "every worker online is being drained")
@@ -127,6 +139,10 @@ def place(session: Session, stepper_id: str) -> int:
     for a in assignments:
         placed += _start(session, a.job_id, projects[a.job_id], a.worker_id, a.devices)
     return placed
+
+
+def _could_start(job: Row[Any]) -> bool:
+    return bool(job.prepared and not job.later and not job.held)
 
 
 def _plan(session: Session, planner: Planner, *, choosy: bool) -> dict[str, str]:
@@ -203,7 +219,7 @@ def _all_draining(session: Session) -> bool:
 
 
 def _not_ready(session: Session, queue: Iterable[Row[Any]]) -> dict[str, str]:
-    """Say why jobs are not even candidates: their data, or a back-off that has its own words."""
+    """Say why jobs are not even candidates: data, a back-off that has its own words, a sweep."""
     timeout = {"timeout": get_settings().worker_timeout}
     preparers = bool(session.execute(_PREPARERS, timeout).scalar())
     reasons = {}
@@ -212,6 +228,8 @@ def _not_ready(session: Session, queue: Iterable[Row[Any]]) -> dict[str, str]:
             reasons[job.id] = job.waiting_for or f"back-off until {job.not_before} UTC"
         elif not job.prepared:
             reasons[job.id] = _data(job.preparation, preparers=preparers)
+        elif job.held:
+            reasons[job.id] = "other runs of its sweep, which runs no more at once"
     return reasons
 
 

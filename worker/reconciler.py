@@ -18,6 +18,7 @@ from app.registry.mirror import write_next_pointer
 from app.schema import refuse_wrong_schema
 from app.settings import Settings, get_settings
 from app.storage import get_store
+from app.sweeps.finishing import finish_next
 from app.tracking.client import Mlflow
 from app.tracking.mirror import mirror_one
 from worker import takeover
@@ -60,7 +61,7 @@ def now_and_then(work: Callable[[], int], every: float = 10.0) -> Callable[[], i
 
 
 def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[Loop]:
-    """Return the reconciler's loops: hints, jobs, mirrors of slow neighbours, pushes, webhooks."""
+    """Return the reconciler's loops: hints, jobs, slow neighbours, sweeps, pushes, webhooks."""
     health = Health(slow=settings.lease_renew)
     jobs = [
         Step("place", in_transaction(lambda session: place(session, stepper_id))),
@@ -77,6 +78,7 @@ def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[L
         Loop("relay", [Step("relay", lambda: relay(send))], bell, settings.poll),
         Loop("jobs", jobs, bell, settings.poll, health),
         Loop("mirrors", _mirrors(settings), bell, settings.poll),
+        Loop("sweeps", [Step("sweeps", finish_next)], bell, settings.poll),
         *(Loop("hub", _pushes(settings, bell), bell, settings.poll) for _ in range(PUSHES_AT_ONCE)),
         *(
             Loop("webhooks", [Step("webhooks", courier.deliver_next)], bell, settings.poll)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from app.attempts.retention import retire
@@ -164,6 +165,8 @@ def commit_model(session: Session, attempt_id: str, token: str, made: Publicatio
     data: dict[str, Any] = {}
     if made.prefix and held.spec.get("publish", {}).get("registry", True):
         data["model"] = _register(session, held, made)
+    elif made.prefix:
+        _keep_for_sweep(session, held, made)
     _keep_artifacts(session, held, made.files)
     if made.prefix and hub_of(held.spec) is not None:
         folder = Folder("model", made.prefix, made.manifest_sha256)
@@ -175,6 +178,25 @@ def commit_model(session: Session, attempt_id: str, token: str, made: Publicatio
 
 
 _JOB_NAME = text("SELECT name FROM jobs WHERE id = :job_id")
+
+
+_KEEP_FOR_SWEEP = text(
+    "UPDATE jobs SET unregistered = :model WHERE id = :job_id AND sweep_id IS NOT NULL"
+).bindparams(bindparam("model", type_=JSONB))
+
+
+def _keep_for_sweep(session: Session, held: Held, made: Publication) -> None:
+    """Of a sweep's runs one alone is registered, and only once all have ended."""
+    model = {
+        "prefix": made.prefix,
+        "manifest_sha256": made.manifest_sha256,
+        "kind": made.kind,
+        "base_model": made.base_model,
+        "template_hash": made.template_hash,
+        "metrics": made.metrics,
+        "size": made.size,
+    }
+    session.execute(_KEEP_FOR_SWEEP, {"job_id": held.job_id, "model": model})
 
 
 def _register(session: Session, held: Held, made: Publication) -> dict[str, Any]:

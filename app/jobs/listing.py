@@ -45,7 +45,12 @@ def _columns(fields: str | None) -> tuple[str, ...]:
 
 
 def _conditions(query: JobQuery) -> list[ColumnElement[bool]]:
-    exact = {Job.task_type: query.task, Job.target: query.target, Job.backend: query.backend}
+    exact = {
+        Job.task_type: query.task,
+        Job.target: query.target,
+        Job.backend: query.backend,
+        Job.sweep_id: query.sweep,
+    }
     found: list[ColumnElement[bool]] = [c == value for c, value in exact.items() if value]
     if query.status:
         found.append(Job.status.in_(query.status))

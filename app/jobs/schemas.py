@@ -110,6 +110,7 @@ class Summary(BaseModel):
     target: str | None = None
     retry_of: str | None = None
     clone_of: str | None = None
+    sweep_id: str | None = None
     progress: dict[str, Any] | None = None
     latest_metrics: dict[str, Any] | None = None
     created_at: Time | None = None
@@ -152,6 +153,7 @@ class JobOut(BaseModel):
     retry_of: str | None
     clone_of: str | None
     start_from: dict[str, Any] | None
+    sweep_id: str | None = Field(None, description="The sweep that it is a run of.")
     max_attempts: int
     progress: dict[str, Any] | None
     latest_metrics: dict[str, Any] | None
@@ -173,6 +175,7 @@ class JobQuery(BaseModel):
     task: str | None = Field(None, max_length=64, description="Task type, such as `sft`.")
     target: str | None = Field(None, max_length=64, description="Where it runs.")
     backend: str | None = Field(None, max_length=64, description="Library, such as `hf`.")
+    sweep: str | None = Field(None, max_length=64, description="Runs of this sweep: its id.")
     created_after: AwareDatetime | None = Field(None, description="RFC 3339 with an offset.")
     created_before: AwareDatetime | None = Field(None, description="RFC 3339 with an offset.")
     q: str | None = Field(None, max_length=128, description="Part of the name.")

@@ -40,6 +40,8 @@ class NewJob:
     retry_of: str | None = None
     clone_of: str | None = None
     start_from: dict[str, Any] | None = None
+    sweep_id: str | None = None
+    sweep_run: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,13 @@ WITH once AS (
     RETURNING 1
 ), job AS (
     INSERT INTO jobs (id, project_id, name, labels, priority, phase, task_type, backend, target,
-        spec, resolved, warnings, max_attempts, retry_of, clone_of, start_from, last_seq)
+        spec, resolved, warnings, max_attempts, retry_of, clone_of, start_from,
+        sweep_id, sweep_run, last_seq)
     SELECT %(id)s, %(project_id)s, %(name)s, CAST(%(labels)s AS jsonb), %(priority)s, 'preparing',
         %(task_type)s, %(backend)s, %(target)s, CAST(%(spec)s AS jsonb),
         CAST(%(resolved)s AS jsonb), CAST(%(warnings)s AS jsonb), %(max_attempts)s,
-        %(retry_of)s, %(clone_of)s, CAST(%(start_from)s AS jsonb), 1
+        %(retry_of)s, %(clone_of)s, CAST(%(start_from)s AS jsonb), %(sweep_id)s,
+        CAST(%(sweep_run)s AS int), 1
     WHERE CAST(%(key)s AS text) IS NULL OR EXISTS (SELECT FROM once)
     RETURNING id, project_id, created_at
 ), event AS (
@@ -113,7 +117,7 @@ def insert_job(
 _JSON = ("labels", "spec", "resolved", "warnings", "start_from")
 _PLAIN = (
     *("id", "project_id", "name", "priority", "task_type", "backend", "target"),
-    *("max_attempts", "retry_of", "clone_of"),
+    *("max_attempts", "retry_of", "clone_of", "sweep_id", "sweep_run"),
 )
 
 

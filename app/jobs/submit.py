@@ -23,12 +23,14 @@ from app.settings import Settings, get_settings
 
 @dataclass(frozen=True)
 class Origin:
-    """The job that a new one was made from."""
+    """What a new job was made from: another one, or a sweep, of which it is a run."""
 
     retry_of: str | None = None
     clone_of: str | None = None
     start_from: dict[str, Any] | None = None
     resolved: dict[str, Any] | None = None
+    sweep_id: str | None = None
+    sweep_run: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,12 @@ def answer_before(session: Session, project_id: str, once: Once) -> JobOut | Non
 
     Raises Conflict `idempotency_mismatch` for a key that belongs to another request.
     """
+    said = said_before(session, project_id, once)
+    return None if said is None else JobOut.model_validate(said)
+
+
+def said_before(session: Session, project_id: str, once: Once) -> dict[str, Any] | None:
+    """Return what this key was answered, as JSON; None and errors as `answer_before`."""
     found = store.remembered(session, project_id, once) if once.key else None
     if found is None:
         return None
@@ -113,7 +121,8 @@ def answer_before(session: Session, project_id: str, once: Once) -> JobOut | Non
             "this Idempotency-Key was used for another request; use a new key for a new job",
             "idempotency_mismatch",
         )
-    return JobOut.model_validate(found.response)
+    said: dict[str, Any] = found.response
+    return said
 
 
 def checked(
@@ -155,6 +164,8 @@ def _checked(session: Session, submission: Submission, settings: Settings) -> Ne
         retry_of=origin.retry_of,
         clone_of=origin.clone_of,
         start_from=origin.start_from,
+        sweep_id=origin.sweep_id,
+        sweep_run=origin.sweep_run,
     )
     return job if origin.resolved is None else replace(job, resolved=origin.resolved)
 

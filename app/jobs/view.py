@@ -17,7 +17,7 @@ from app.settings import get_settings
 
 _SAME = (
     *("id", "name", "labels", "priority", "task_type", "backend", "target", "spec", "resolved"),
-    *("warnings", "retry_of", "clone_of", "start_from", "max_attempts"),
+    *("warnings", "retry_of", "clone_of", "start_from", "max_attempts", "sweep_id"),
 )
 _STATE = (
     *("status", "phase", "reason", "message", "cancel_requested_at", "progress"),

@@ -126,6 +126,16 @@ def openai_things(api: Api) -> dict[str, str]:
     }
 
 
+def sweep(api: Api) -> dict[str, str]:
+    """Start a sweep of two runs."""
+    runs = [{}, {"training": {"learning_rate": 0.1}}]
+    metric = {"name": "eval_loss", "goal": "min"}
+    body = {"name": "example", "spec": JOB, "runs": runs, "metric": metric}
+    made = api.client.post("/sweeps", json=body)
+    assert made.status_code == 201, made.text
+    return {"sweep_id": str(made.json()["id"])}
+
+
 _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "jobs": job,
     "api-keys": key,
@@ -135,6 +145,7 @@ _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "models": model,
     "plans": plan,
     "webhooks": webhook,
+    "sweeps": sweep,
     "targets": host,
     "api": job,
     "v1": openai_things,

@@ -1,0 +1,1 @@
+"""Jobs side by side: fields that differ, metrics, curves."""
