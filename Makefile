@@ -58,8 +58,8 @@ openapi: env  ## write the API's description from its code, and the SDK's classe
 	@$(RUN) -m app openapi > openapi/openapi.json.new && mv openapi/openapi.json.new openapi/openapi.json
 	@$(RUN) -m polar.sdk.generate < openapi/openapi.json > openapi/answers.py.new && mv openapi/answers.py.new polar/sdk/answers.py
 
-docs: env  ## write the page of what can be combined from its table
-	@$(RUN) -m trainer_core capabilities > docs/capabilities.md.new && mv docs/capabilities.md.new docs/capabilities.md
+docs: env  ## write the pages of what can be combined and of every field from their tables
+	@for page in capabilities reference; do $(RUN) -m trainer_core $$page > docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md; done
 
 bench: env  ## measure against bare libraries, bare psycopg and Celery, and Ray
 	@$(RUN) -m bench

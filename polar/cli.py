@@ -7,6 +7,12 @@ from polar.lazy import Row, group_of
 _JOBS, _THINGS, _HERE = "Jobs", "What a service keeps", "This machine"
 
 ROWS = (
+    Row(
+        "train",
+        "polar.commands.train:train",
+        "Train here, without any service: from options, a spec's file and overrides.",
+        _HERE,
+    ),
     Row("submit", "polar.commands.jobs:submit", "Submit a job and print its id.", _JOBS),
     Row(
         "plan",

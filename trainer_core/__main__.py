@@ -1,4 +1,6 @@
-"""`python -m trainer_core run|prepare|plan|verify|resolve|schema|capabilities`: no service."""
+"""`python -m trainer_core run|prepare|plan|verify|resolve`, and what it says of itself:
+`schema`, `capabilities`, `reference`. No service.
+"""
 
 import argparse
 import json
@@ -9,8 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from trainer_core import confine, outbound
-from trainer_core.capabilities_page import page
+from trainer_core import capabilities_page, confine, outbound, reference_page
 from trainer_core.console import Console
 from trainer_core.endings import as_trainer_error, ending_of, message_of, write_exit
 from trainer_core.errors import InvalidSpec, TrainerError
@@ -98,7 +99,12 @@ def _schema(options: argparse.Namespace) -> int:  # noqa: ARG001 - every command
 
 
 def _capabilities(options: argparse.Namespace) -> int:  # noqa: ARG001 - as above
-    sys.stdout.write(page())
+    sys.stdout.write(capabilities_page.page())
+    return 0
+
+
+def _reference(options: argparse.Namespace) -> int:  # noqa: ARG001 - as above
+    sys.stdout.write(reference_page.page())
     return 0
 
 
@@ -125,10 +131,11 @@ def _parser() -> argparse.ArgumentParser:
         ("resolve", _resolve, "print a TrainSpec with every default filled in"),
         ("schema", _schema, "print the JSON schema of a TrainSpec"),
         ("capabilities", _capabilities, "print what can be combined, as docs/capabilities.md"),
+        ("reference", _reference, "print every field of a spec, as docs/reference.md"),
     ):
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(command=command, file=None)
-        if name not in ("schema", "capabilities"):
+        if name not in ("schema", "capabilities", "reference"):
             sub.add_argument("file", type=Path, metavar="FILE")
         if name in ("run", "prepare", "plan"):
             sub.add_argument("--out", type=Path, metavar="DIR", required=name == "prepare")
