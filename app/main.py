@@ -34,6 +34,7 @@ from app.openai import errors as openai_errors
 from app.openai.file_routes import router as openai_files
 from app.openai.job_routes import router as openai_jobs
 from app.plans.routes import router as plans
+from app.presets.routes import router as presets
 from app.ratelimit import RateLimit
 from app.registry.routes import router as models
 from app.secrets.routes import router as secrets
@@ -60,6 +61,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     models,
     capabilities,
     plans,
+    presets,
     targets,
     secrets,
     webhooks,

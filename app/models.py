@@ -88,6 +88,18 @@ class IdempotencyKey(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
 
 
+class Preset(Base):
+    """A part of a spec that a project keeps by name."""
+
+    __tablename__ = "presets"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    description: Mapped[str] = mapped_column(server_default=text("''"))
+    spec: Mapped[Json] = mapped_column(comment="a part of a JobSpec")
+    created_at: Mapped[datetime] = _now()
+    updated_at: Mapped[datetime] = _now()
+
+
 class Sweep(Base):
     """Jobs that differ in some fields, and the best of them."""
 

@@ -12,6 +12,8 @@ from app.jobs import examples, listing, pausing, service
 from app.jobs.schemas import CloneRequest, JobOut, JobPage, JobPatch, JobQuery, RetryRequest
 from app.jobs.spec import JobSpec
 from app.jobs.submit import Submission, submit
+from app.presets.schemas import PresetJob
+from app.presets.service import submit_from
 from app.storage import get_store
 from app.store_threads import waits_for_store
 
@@ -51,13 +53,18 @@ def _created(job: JobOut) -> Response:
 )
 async def submit_job(
     request: Request,
-    spec: Annotated[JobSpec, Body(openapi_examples=examples.SUBMIT)],
+    spec: Annotated[JobSpec | PresetJob, Body(openapi_examples=examples.SUBMIT)],
     idempotency_key: IdempotencyKey = None,
     caller: Caller = require(Role.SUBMITTER),
 ) -> Response:
-    """Check the spec, fill in its defaults and queue the job."""
-    submission = Submission(caller.project_id, spec, idempotency_key)
-    return _created(await request.app.state.statements.run(submit, submission))
+    """Check the spec, fill in its defaults and queue the job.
+
+    With `preset` the other fields are merged into the preset of that name.
+    """
+    run = request.app.state.statements.run
+    if isinstance(spec, PresetJob):
+        return _created(await run(submit_from, caller.project_id, spec, idempotency_key))
+    return _created(await run(submit, Submission(caller.project_id, spec, idempotency_key)))
 
 
 @router.get("", summary="List jobs", response_model_exclude_unset=True)

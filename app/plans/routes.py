@@ -14,6 +14,8 @@ from app.http import ULID, Answers
 from app.jobs.spec import JobSpec
 from app.plans import examples, service
 from app.plans.schemas import PlanOut, PreviewOut, PreviewRequest
+from app.presets.schemas import PresetJob
+from app.presets.service import expand
 
 router = APIRouter(prefix="/plans", tags=["plans"])
 Result = TypeVar("Result")
@@ -27,7 +29,7 @@ _PLAN_WAIT, _PREVIEW_WAIT = 5.0, 20.0
 @router.post("", status_code=201, response_model=PlanOut, summary="Plan a job")
 async def make_plan(
     response: Response,
-    spec: Annotated[JobSpec, Body(openapi_examples=examples.PLAN)],
+    spec: Annotated[JobSpec | PresetJob, Body(openapi_examples=examples.PLAN)],
     caller: Caller = require(Role.SUBMITTER),
 ) -> PlanOut:
     """Check the spec as `POST /jobs` does, and say what the job will do and need.
@@ -37,7 +39,12 @@ async def make_plan(
     call is safe. Where no host answers within seconds there are no figures yet.
     """
     project = caller.project_id
-    plan_id = await _in_thread(lambda session: service.begin(session, project, spec, None).id)
+
+    def begin(session: Session) -> str:
+        whole, _ = expand(session, project, spec)
+        return service.begin(session, project, whole, None).id
+
+    plan_id = await _in_thread(begin)
     await _until_told(plan_id, _PLAN_WAIT)
     response.headers["Location"] = f"/plans/{plan_id}"
     return await _in_thread(lambda session: service.show(session, project, plan_id))

@@ -86,6 +86,46 @@ class CapabilitiesOut(Answer):
     tasks: list[TaskSchema]
 
 
+class Range(Answer):
+    """What became of a metric."""
+
+    largest: float
+    last: float
+    smallest: float
+
+
+class Compared(Answer):
+    """One of the jobs, with only the fields in which they differ."""
+
+    curves: dict[str, list[tuple[int, float]]]
+    """Points [step, value] by name."""
+    fields: dict[str, Any]
+    """By dotted name, from the resolved specs."""
+    id: str
+    metrics: dict[str, Range]
+    """By name; a metric it lacks is left out."""
+    name: str
+    status: (
+        Literal[
+            "queued",
+            "provisioning",
+            "running",
+            "finalizing",
+            "paused",
+            "succeeded",
+            "failed",
+            "cancelled",
+        ]
+        | str
+    )
+
+
+class Comparison(Answer):
+    """Jobs side by side, in the order asked for; of a sweep in that of its runs."""
+
+    jobs: list[Compared]
+
+
 class ProblemOut(Answer):
     """Something that preparation will object to."""
 
@@ -259,6 +299,7 @@ class Summary(Answer):
     retry_of: str | None = None
     started_at: datetime | None = None
     status: Status | None = None
+    sweep_id: str | None = None
     target: str | None = None
     task_type: str | None = None
     updated_at: datetime | None = None
@@ -385,6 +426,8 @@ class JobOut(Answer):
     start_from: dict[str, Any] | None
     started_at: datetime | None
     status: Status
+    sweep_id: str | None = None
+    """The sweep that it is a run of."""
     target: str
     task_type: str
     turn: Literal["caller", "owner", "operator"] | str | None
@@ -775,6 +818,22 @@ class PreviewOut(Answer):
     warnings: list[Notice]
 
 
+class PresetOut(Answer):
+    """A preset."""
+
+    created_at: datetime
+    description: str
+    name: str
+    spec: dict[str, Any]
+    updated_at: datetime
+
+
+class PresetList(Answer):
+    """The project's presets, by name."""
+
+    items: list[PresetOut]
+
+
 class Readiness(Answer):
     """Whether jobs can be taken, and what does not answer, by name."""
 
@@ -807,6 +866,113 @@ class Ticket(Answer):
     path: str = Field(repr=False)
     """Where it is good, with the ticket: for `new EventSource(…)`."""
     ticket: str = Field(repr=False)
+
+
+class ModelRef(Answer):
+    """A version in the registry."""
+
+    name: str
+    version: int
+
+
+class Best(Answer):
+    """The best run."""
+
+    job_id: str
+    model: ModelRef | None
+    """What was registered of it."""
+    number: int
+    value: float
+
+
+class Metric(Answer):
+    """What the best run is told by."""
+
+    by: Literal["final", "best"] | str | None = None
+    """Its value at the end, or the best one on the way (with
+    `checkpoint.load_best_model_at_end`).
+    """
+    goal: Literal["min", "max"] | str
+    name: str
+    """As in `GET /jobs/{id}/metrics`."""
+
+
+class SweepSummary(Answer):
+    """A sweep in a list."""
+
+    best: Best | None
+    """Once it has finished."""
+    cancel_requested_at: datetime | None
+    counts: dict[str, int]
+    """Its runs by status; those deleted are not."""
+    created_at: datetime
+    finished_at: datetime | None
+    id: str
+    max_concurrent: int | None
+    metric: Metric
+    name: str
+    reason: str | None
+    """Why there is no best run, or no model of it."""
+    register_best: bool
+    status: Literal["running", "finished", "cancelled"] | str
+
+
+class SweepPage(Answer):
+    """A page of sweeps, newest first."""
+
+    items: list[SweepSummary]
+    next_cursor: str | None
+    """Pass as `cursor` for the next page; null: end."""
+
+
+class RunOut(Answer):
+    """A run of a sweep."""
+
+    fields: dict[str, Any]
+    """Those in which the runs' specs differ, by dotted name."""
+    job_id: str
+    name: str
+    number: int
+    reason: FailureReason | None
+    status: (
+        Literal[
+            "queued",
+            "provisioning",
+            "running",
+            "finalizing",
+            "paused",
+            "succeeded",
+            "failed",
+            "cancelled",
+        ]
+        | str
+    )
+    value: float | None
+    """Of the metric: the newest while it runs, and what counts once the sweep has finished."""
+
+
+class SweepOut(Answer):
+    """A sweep with its runs."""
+
+    best: Best | None
+    """Once it has finished."""
+    cancel_requested_at: datetime | None
+    counts: dict[str, int]
+    """Its runs by status; those deleted are not."""
+    created_at: datetime
+    finished_at: datetime | None
+    id: str
+    links: dict[str, str]
+    max_concurrent: int | None
+    metric: Metric
+    name: str
+    reason: str | None
+    """Why there is no best run, or no model of it."""
+    register_best: bool
+    runs: list[RunOut]
+    spec: dict[str, Any]
+    """What its runs have in common, as it was given."""
+    status: Literal["running", "finished", "cancelled"] | str
 
 
 class DeviceOut(Answer):

@@ -136,6 +136,14 @@ def sweep(api: Api) -> dict[str, str]:
     return {"sweep_id": str(made.json()["id"])}
 
 
+def preset(api: Api) -> dict[str, str]:
+    """Keep a preset."""
+    spec = {"training": {"learning_rate": 0.1}}
+    kept = api.client.put("/presets/example", json={"spec": spec})
+    assert kept.status_code == 200, kept.text
+    return {"name": "example"}
+
+
 _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "jobs": job,
     "api-keys": key,
@@ -146,6 +154,7 @@ _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
     "plans": plan,
     "webhooks": webhook,
     "sweeps": sweep,
+    "presets": preset,
     "targets": host,
     "api": job,
     "v1": openai_things,

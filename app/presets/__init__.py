@@ -1,0 +1,1 @@
+"""Presets: parts of specs that a project keeps by name."""
