@@ -1,4 +1,4 @@
-"""`python -m trainer_core run|prepare|plan|verify|resolve`, and what it says of itself:
+"""`python -m trainer_core run|prepare|plan|verify|resolve|answer`, and what it says of itself:
 `schema`, `capabilities`, `reference`. No service.
 """
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trainer_core import capabilities_page, confine, outbound, reference_page
+from trainer_core.answering import answer_command
 from trainer_core.console import Console
 from trainer_core.endings import as_trainer_error, ending_of, message_of, write_exit
 from trainer_core.errors import InvalidSpec, TrainerError
@@ -93,6 +94,10 @@ def _resolve(options: argparse.Namespace) -> int:
     return 0
 
 
+def _answer(options: argparse.Namespace) -> int:
+    return answer_command(options.folder, options.base)
+
+
 def _schema(options: argparse.Namespace) -> int:  # noqa: ARG001 - every command takes its options
     sys.stdout.write(json.dumps(TrainSpec.model_json_schema(), indent=2) + "\n")
     return 0
@@ -129,13 +134,17 @@ def _parser() -> argparse.ArgumentParser:
         ("plan", _plan, "say what a TrainSpec will do and need: steps, tokens, memory, disk"),
         ("verify", _verify, "prove the numbers of a TrainSpec on a sample of its data"),
         ("resolve", _resolve, "print a TrainSpec with every default filled in"),
+        ("answer", _answer, "load a finished model and answer lines of JSON"),
         ("schema", _schema, "print the JSON schema of a TrainSpec"),
         ("capabilities", _capabilities, "print what can be combined, as docs/capabilities.md"),
         ("reference", _reference, "print every field of a spec, as docs/reference.md"),
     ):
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(command=command, file=None)
-        if name not in ("schema", "capabilities", "reference"):
+        if name == "answer":
+            sub.add_argument("folder", type=Path, metavar="FOLDER")
+            sub.add_argument("--base", metavar="MODEL", help="where an adapter's base lies now")
+        elif name not in ("schema", "capabilities", "reference"):
             sub.add_argument("file", type=Path, metavar="FILE")
         if name in ("run", "prepare", "plan"):
             sub.add_argument("--out", type=Path, metavar="DIR", required=name == "prepare")
