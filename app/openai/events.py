@@ -28,8 +28,9 @@ class _Found(NamedTuple):
 
 
 def page_of(project_id: str, given: str, query: EventQuery) -> FineTuningEventPage:
-    """Return the events before `after`; raises NotFound, and Unavailable without the archive."""
-    before = _END if query.after is None else ids.seq_of(query.after)
+    """Return the events before `after`; raises NotFound, InvalidPayload, and
+    Unavailable without the archive."""
+    before = _END if query.after is None else ids.seq_after(query.after)
     job_id, found, ranges = _kept(project_id, given, before, query.limit + 1)
     missing = query.limit + 1 - len(found)
     if missing > 0 and ranges:

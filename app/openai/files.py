@@ -118,15 +118,13 @@ def stored(dataset: Dataset) -> StoredFile:
 
 
 def list_files(session: Session, project_id: str, query: FileQuery) -> FilePage:
-    """Return a page of uploaded files; raises NotFound for an `after` that is none."""
+    """Return a page of uploaded files; raises InvalidPayload."""
     if query.purpose == _RESULTS:
         message = "files of metrics are not listed: each is named in its job's `result_files`"
-        raise BadRequest(f"query `purpose`: {message}", "unsupported_value")
+        raise _wrong("", f"query `purpose`: {message}")
     if query.purpose not in (None, _PURPOSE):
         return FilePage(data=[], has_more=False, **ends([]))
-    after = None
-    if query.after is not None and (after := ids.dataset_of(query.after)) is None:
-        raise ids.no_file(query.after)
+    after = None if query.after is None else ids.dataset_after(query.after)
     newest_first = query.order == "desc"
     rows = store.list_files(session, project_id, after, query.limit + 1, newest_first=newest_first)
     data = [of_dataset(row) for row in rows[: query.limit]]

@@ -5,7 +5,7 @@ What was made at another door has an id here too, and both spellings are underst
 
 import re
 
-from app.errors import NotFound
+from app.errors import FieldProblem, InvalidPayload, NotFound
 
 _ULID = "[0-9A-HJKMNP-TV-Z]{26}"
 _FILE = re.compile(f"^(?:file-|ds_)({_ULID})$")
@@ -66,22 +66,39 @@ def job_of(given: str) -> str:
     return found
 
 
-def seq_of(given: str) -> int:
-    """Return the number of an event within its job; raises NotFound for what is none."""
+def seq_after(given: str) -> int:
+    """Return the number of the event that ended a page; raises InvalidPayload for none."""
     found = _EVENT.match(given)
     if found is None:
-        message = f"there is no event {given[:100]!r}: `after` is the id of one of this job's"
-        raise NotFound(message, "event_not_found")
+        raise _no_cursor(given, "an event")
     return int(found[1])
 
 
-def checkpoint_of(given: str) -> str:
-    """Return the checkpoint's id of a fine-tuning checkpoint's; raises NotFound for none."""
-    found = _ours(_CHECKPOINT, "ckp", given)
+def checkpoint_after(given: str) -> str:
+    """Return the id of the checkpoint that ended a page; raises InvalidPayload for none."""
+    return _after(_ours(_CHECKPOINT, "ckp", given), given, "a checkpoint")
+
+
+def job_after(given: str) -> str:
+    """Return the id of the job that ended a page; raises InvalidPayload for none."""
+    return _after(job_of_name(given), given, "a job")
+
+
+def dataset_after(given: str) -> str:
+    """Return the id of the data set that ended a page; raises InvalidPayload for none."""
+    return _after(dataset_of(given), given, "a file")
+
+
+def _after(found: str | None, given: str, what: str) -> str:
     if found is None:
-        message = f"there is no checkpoint {given[:100]!r}: `after` is the id of one of this job's"
-        raise NotFound(message, "checkpoint_not_found")
+        raise _no_cursor(given, what)
     return found
+
+
+def _no_cursor(given: str, what: str) -> InvalidPayload:
+    """Return the error for an `after` that ends no page."""
+    message = f"query `after`: {given!r} is no id of {what}: give the page's `last_id`"
+    return InvalidPayload([FieldProblem(pointer="", message=message)], "invalid_cursor")
 
 
 def no_file(given: str) -> NotFound:

@@ -66,7 +66,7 @@ def change(session: Session, project_id: str, given: str, how: Change) -> FineTu
 def list_jobs(
     session: Session, project_id: str, query: JobListQuery, metadata: Mapping[str, str]
 ) -> FineTuningJobPage:
-    """Return a page of jobs that have this metadata, newest first; raises NotFound."""
+    """Return a page of jobs that have this metadata, newest first; raises InvalidPayload."""
     conditions = list(_conditions(query, metadata))
     jobs = store.list_jobs(session, project_id, conditions, query.limit + 1)
     data = view.of_jobs(session, jobs[: query.limit])
@@ -82,15 +82,18 @@ def _conditions(query: JobListQuery, metadata: Mapping[str, str]) -> list[Column
         none = text("NOT EXISTS (SELECT FROM jsonb_object_keys(jobs.labels) AS k WHERE k ^@ :own)")
         found.append(none.bindparams(own=LABELS))  # type: ignore[arg-type]
     if query.after is not None:
-        found.append(Job.id < ids.job_of(query.after))
+        found.append(Job.id < ids.job_after(query.after))
     return found
 
 
 def checkpoints(project_id: str, given: str, query: CheckpointQuery) -> FineTuningCheckpointPage:
-    """Return the job's checkpoints with what was measured until then; raises NotFound."""
+    """Return the job's checkpoints with what was measured until then.
+
+    Raises NotFound and InvalidPayload.
+    """
     with transaction() as session:
         job_id = finding.find(session, project_id, given).id
-        after = None if query.after is None else ids.checkpoint_of(query.after)
+        after = None if query.after is None else ids.checkpoint_after(query.after)
         rows = store.list_checkpoints(session, job_id, after, query.limit + 1)
     steps = metrics.steps_of(series.find(project_id, job_id)) if rows else {}
     data = [

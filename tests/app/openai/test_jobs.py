@@ -331,8 +331,9 @@ def test_events_come_newest_first_and_page_by_page(
     measured = [event for event in events if event.type == "metrics"]
     assert measured[0].message == "Step 4: training loss=0"
     assert measured[-1].data == {"step": 1, "train_loss": 3.0, "train_mean_token_accuracy": 0.1}
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.BadRequestError) as refused:
         client.fine_tuning.jobs.list_events(job, after="ftevent-x")
+    assert (refused.value.param, refused.value.code) == ("after", "invalid_cursor")
 
 
 def test_a_failure_is_told_with_its_parameter(api: Api, client: openai.OpenAI, file: str) -> None:
