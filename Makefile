@@ -60,6 +60,7 @@ openapi: env  ## write the API's description from its code, and the SDK's classe
 
 docs: env  ## write the pages of what can be combined and of every field from their tables
 	@for page in capabilities reference; do $(RUN) -m trainer_core $$page > docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md; done
+	@$(RUN) -m polar.reference > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
 
 bench: env  ## measure against bare libraries, bare psycopg and Celery, and Ray
 	@$(RUN) -m bench

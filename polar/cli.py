@@ -13,12 +13,6 @@ ROWS = (
         "Train here, without any service: from options, a spec's file and overrides.",
         _HERE,
     ),
-    Row(
-        "try",
-        "polar.commands.trying:try_model",
-        "Chat with a model, have it label texts or images, or compare two texts by it.",
-        _HERE,
-    ),
     Row("submit", "polar.commands.jobs:submit", "Submit a job and print its id.", _JOBS),
     Row(
         "plan",
@@ -108,6 +102,24 @@ ROWS = (
         _JOBS,
     ),
     Row("delete", "polar.commands.jobs:delete", "Delete a job that has ended.", _JOBS),
+    Row(
+        "sweeps",
+        "polar.commands.sweeps:sweeps",
+        "One spec with some fields varied: submit, list, show, cancel, compare.",
+        _JOBS,
+    ),
+    Row(
+        "compare",
+        "polar.commands.sweeps:compare",
+        "Print jobs side by side as JSON: what differs in their specs, and their metrics.",
+        _JOBS,
+    ),
+    Row(
+        "presets",
+        "polar.commands.sweeps:presets",
+        "Parts of specs that jobs name: list, show, set, delete.",
+        _THINGS,
+    ),
     Row(
         "datasets",
         "polar.commands.things:datasets",

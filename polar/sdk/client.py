@@ -20,6 +20,7 @@ from polar.sdk.drivers import AsyncDriver, Driver
 from polar.sdk.errors import NoService
 from polar.sdk.jobs import Jobs
 from polar.sdk.operations import D, Resource, operation
+from polar.sdk.sweeps import Presets, Sweeps
 from polar.sdk.things import (
     Datasets,
     Events,
@@ -56,6 +57,8 @@ class _Resources(Resource[D], Generic[D]):
         self.secrets = Secrets(driver)
         self.targets = Targets(driver)
         self.webhooks = Webhooks(driver)
+        self.sweeps = Sweeps(driver)
+        self.presets = Presets(driver)
         self.events = Events(driver)
         self.service = Service(driver)
 
