@@ -13,6 +13,12 @@ ROWS = (
         "Train here, without any service: from options, a spec's file and overrides.",
         _HERE,
     ),
+    Row(
+        "try",
+        "polar.commands.trying:try_model",
+        "Chat with a model, have it label texts or images, or compare two texts by it.",
+        _HERE,
+    ),
     Row("submit", "polar.commands.jobs:submit", "Submit a job and print its id.", _JOBS),
     Row(
         "plan",
