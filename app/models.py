@@ -192,6 +192,7 @@ class Job(Base):
             postgresql_where=text("status = 'queued'"),
         ),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),
+        Index("ix_jobs_xgen_run", "project_id", text("(spec #>> '{labels,xgen/run}')")),
         Index(
             "ix_jobs_sweep",
             "sweep_id",
@@ -564,6 +565,32 @@ class Device(Base):
     memory_gb: Mapped[float | None]
     attempt_id: Mapped[str | None] = mapped_column(
         ForeignKey("attempts.id", ondelete="SET NULL"), index=True
+    )
+
+
+class Hold(Base):
+    """A device that is kept for the project's next job, until a time on the database's clock."""
+
+    __tablename__ = "holds"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = _project()
+    worker_id: Mapped[str]
+    device: Mapped[int]
+    device_name: Mapped[str]
+    secret: Mapped[str | None] = mapped_column(comment="name of what came with the call")
+    created_at: Mapped[datetime] = _now()
+    expires_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    reason: Mapped[str | None] = mapped_column(comment="used, given_back, over or host_gone")
+    attempt_id: Mapped[str | None] = mapped_column(comment="that used it")
+    __table_args__ = (
+        Index(
+            "uq_holds_device",
+            "worker_id",
+            "device",
+            unique=True,
+            postgresql_where=text("ended_at IS NULL"),
+        ),
     )
 
 

@@ -154,6 +154,9 @@ class Settings(BaseSettings):
     publish_timeout: float = Field(14_400.0, description="For storing a finished model.")
     retry_base: float = Field(5.0, description="First back-off of an automatic retry.")
     worker_timeout: float = Field(60.0, description="A host unseen for so long gets no jobs.")
+    hold: float = Field(
+        1800.0, gt=0, le=86_400, description="A device that is held for a project goes free again."
+    )
     hint_after: float = Field(20.0, description="A hint that nobody took is sent again after this.")
 
     @classmethod

@@ -9,6 +9,7 @@ from sqlalchemy import Row, bindparam, text
 from sqlalchemy.orm import Session
 
 from app.attempts.service import reserve
+from app.holds.store import OPEN, close_over
 from app.jobs.lifecycle import RULES
 from app.jobs.spec import Gpus
 from app.settings import get_settings
@@ -35,7 +36,8 @@ _HELD = f"""
 """  # noqa: S608 - constants
 
 # A page of the jobs that could start now, behind a place in the queue, without those whose wish
-# nothing free can serve any more: however many of them there are, they block nobody.
+# nothing free can serve any more, and those of other projects where all that is free is held for
+# some: however many of them there are, they block nobody.
 _PAGE = text(
     f"""
     SELECT j.id, j.project_id, j.priority, j.created_at, {_GPUS} AS gpus FROM jobs j
@@ -43,6 +45,7 @@ _PAGE = text(
         AND (CAST(:id AS text) IS NULL OR j.priority < :priority
             OR (j.priority = :priority AND (j.created_at, j.id) > (:created_at, :id)))
         AND NOT {_GPUS} = ANY(CAST(:hopeless AS text[]))
+        AND (CAST(:projects AS text[]) IS NULL OR j.project_id = ANY(CAST(:projects AS text[])))
     {_ORDER} LIMIT :page
     """  # noqa: S608 - constants
 )
@@ -57,7 +60,7 @@ _FAKE = text(
 # The jobs that are told what they wait for: the head of the queue.
 _HEAD = text(
     f"""
-    SELECT j.id, j.target, j.waiting_for, {_GPUS} AS gpus,
+    SELECT j.id, j.project_id, j.target, j.waiting_for, {_GPUS} AS gpus,
         j.prepared_key IS NOT NULL AS prepared, p.status AS preparation,
         coalesce(j.not_before > now(), false) AS later,
         j.prepared_key IS NOT NULL AND {_HELD} AS held,
@@ -68,13 +71,15 @@ _HEAD = text(
 )
 
 _DEVICES = text(
-    """
-    SELECT d.worker_id, d.index AS number, d.kind, d.name, d.memory_gb, d.attempt_id IS NULL AS free
+    f"""
+    SELECT d.worker_id, d.index AS number, d.kind, d.name, d.memory_gb,
+        d.attempt_id IS NULL AS free, h.project_id AS held_for
     FROM devices d JOIN workers w ON w.id = d.worker_id
+    LEFT JOIN holds h ON h.worker_id = d.worker_id AND h.device = d.index AND {OPEN}
     WHERE w.kind = 'host' AND NOT w.draining
         AND w.seen_at > now() - CAST(:timeout AS float) * interval '1 second'
     ORDER BY d.worker_id, d.index
-    """
+    """  # noqa: S608 - constants
 )
 
 _PREPARERS = text(
@@ -123,6 +128,7 @@ def place(session: Session, stepper_id: str) -> int:
     """
     if not session.execute(_ALONE).scalar():
         return 0
+    close_over(session)
     head = session.execute(_HEAD).all()
     if not head:
         return 0
@@ -151,11 +157,13 @@ def _plan(session: Session, planner: Planner, *, choosy: bool) -> dict[str, str]
     hopeless: set[str] = set()
     after: dict[str, Any] = {"id": None, "priority": None, "created_at": None}
     while planner.has_room:
-        where = {**after, "hopeless": sorted(hopeless), "page": PAGE}
+        only = planner.open_to if projects else None  # the head of the queue is told its place
+        where = {**after, "hopeless": sorted(hopeless), "page": PAGE, "projects": only and [*only]}
         page = session.execute(_PAGE, where).all()
         avoid = _avoid(session, [row.id for row in page][:_CHOOSY]) if choosy else {}
         for row in page:
-            planner.add(Waiting(row.id, wish(row.gpus), avoid.get(row.id, frozenset())))
+            hosts = avoid.get(row.id, frozenset())
+            planner.add(Waiting(row.id, wish(row.gpus), hosts, row.project_id))
             projects[row.id] = row.project_id
         if len(page) < PAGE:
             break
@@ -171,7 +179,7 @@ def _reasons(
     waiting = planner.result.waiting
     for job in ready:
         if job.id not in planned:
-            planner.add(Waiting(job.id, wish(job.gpus)))
+            planner.add(Waiting(job.id, wish(job.gpus), project=job.project_id))
     return {job.id: waiting[job.id] for job in ready if job.id in waiting}
 
 
@@ -201,7 +209,7 @@ def _start(
 def _hosts(session: Session) -> dict[str, Sequence[Slot]]:
     hosts: dict[str, list[Slot]] = {}
     for row in session.execute(_DEVICES, {"timeout": get_settings().worker_timeout}):
-        slot = Slot(row.number, row.kind, row.name, row.memory_gb, row.free)
+        slot = Slot(row.number, row.kind, row.name, row.memory_gb, row.free, row.held_for)
         hosts.setdefault(row.worker_id, []).append(slot)
     return dict(hosts)
 

@@ -35,13 +35,17 @@ class Wish:
 
 @dataclass(frozen=True)
 class Slot:
-    """A device of a host that takes jobs now; `free` when no attempt holds it."""
+    """A device of a host that takes jobs now; `free` when no attempt has it.
+
+    `held_for` is the project whose next job alone may take it.
+    """
 
     index: int
     kind: Kind
     name: str
     memory_gb: float | None
     free: bool
+    held_for: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,11 @@ class Waiting:
     job_id: str
     wish: Wish
     avoid: frozenset[str] = frozenset()
+    project: str | None = None
+
+    def may_take(self, device: "Slot") -> bool:
+        """Say whether nobody else is to have the device."""
+        return device.held_for in (None, self.project)
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,7 @@ class Planner:
 
     A job that must wait keeps what is free on the host where it lacks least, so that smaller ones
     behind it cannot starve it. A host to be avoided is taken only where no other has the room.
+    What is held for a project goes to its jobs alone, and they take that first.
     """
 
     def __init__(self, hosts: Mapping[str, Sequence[Slot]]) -> None:
@@ -88,6 +98,12 @@ class Planner:
         """Whether any device is neither given away nor reserved."""
         return any(self._free.values())
 
+    @property
+    def open_to(self) -> frozenset[str] | None:
+        """The projects that what is left is held for; None: some of it is for everybody."""
+        left = {slot.held_for for slots in self._free.values() for slot in slots}
+        return None if None in left else frozenset(name for name in left if name is not None)
+
     def serves(self, wish: Wish) -> bool:
         """Say whether a job of this wish would still get or keep a device; a no stays one."""
         wish = _with_kind(wish, self._hosts)
@@ -100,14 +116,16 @@ class Planner:
         if not able:
             self.result.waiting[job.job_id] = _nobody(wish, self._hosts)
             return
-        worker = max(able, key=lambda w: _fitness(job, wish, w, self._free[w]))
-        chosen = [s for s in self._free[worker] if wish.accepts(s)][: wish.count]
+        fitting = {w: [s for s in self._free[w] if wish.accepts(s)] for w in able}
+        mine = {w: [s for s in slots if job.may_take(s)] for w, slots in fitting.items()}
+        worker = max(able, key=lambda w: _fitness(job, wish, w, mine[w]))
+        chosen = sorted(mine[worker], key=lambda s: s.held_for is None)[: wish.count]
         self._free[worker] = [s for s in self._free[worker] if s not in chosen]
         if len(chosen) == wish.count:
             devices = [s.index for s in chosen]
             self.result.assignments.append(Assignment(job.job_id, worker, devices))
         else:
-            self.result.waiting[job.job_id] = _place(self._ahead[wish.kind])
+            self.result.waiting[job.job_id] = _place(self._ahead[wish.kind], held=mine != fitting)
             self._ahead[wish.kind] += 1
 
     def _able(self, wish: Wish) -> list[str]:
@@ -125,10 +143,13 @@ def _count(wish: Wish, slots: Sequence[Slot]) -> int:
     return sum(wish.accepts(slot) for slot in slots)
 
 
-def _fitness(job: Waiting, wish: Wish, worker: str, free: Sequence[Slot]) -> tuple[int, bool, int]:
-    # As many of the wanted devices as possible, and of such hosts the one with the least to spare.
-    fitting = _count(wish, free)
-    return min(fitting, wish.count), worker not in job.avoid, -fitting
+def _fitness(
+    job: Waiting, wish: Wish, worker: str, fitting: Sequence[Slot]
+) -> tuple[int, bool, int, int]:
+    # As many of the wanted devices as possible, of such hosts one where some are held for the job,
+    # else the one with the least to spare.
+    held = sum(slot.held_for is not None for slot in fitting)
+    return min(len(fitting), wish.count), worker not in job.avoid, held, -len(fitting)
 
 
 def _nobody(wish: Wish, hosts: Mapping[str, Sequence[Slot]]) -> str:
@@ -139,9 +160,10 @@ def _nobody(wish: Wish, hosts: Mapping[str, Sequence[Slot]]) -> str:
     return f"no worker online has {wish}"
 
 
-def _place(ahead: int) -> str:
+def _place(ahead: int, *, held: bool) -> str:
     if ahead == 0:
-        return "next in line, all devices are busy"
+        others = ", or held for another project's next job" if held else ""
+        return f"next in line, all devices are busy{others}"
     if ahead > EXACT_PLACES:
         return f"more than {EXACT_PLACES} jobs ahead"
     return f"{ahead} job{'s' if ahead > 1 else ''} ahead"

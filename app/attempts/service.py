@@ -38,6 +38,7 @@ from app.attempts.facts import (
 )
 from app.attempts.store import LeaseLost, hold, lease_seconds, lock
 from app.events.store import append_events
+from app.holds import store as holds
 from app.ids import new_id
 from app.jobs.lifecycle import Status, transition
 from app.outbox import hint, host_queue
@@ -100,7 +101,8 @@ def reserve(
 ) -> str | None:
     """Give a prepared, queued job these devices and hint its host; returns the attempt's id.
 
-    Returns None, having written nothing, when the job cannot start now or a device is taken.
+    Returns None, having written nothing, when the job cannot start now, or a device is taken or
+    held for another project. What is held for the job's own project is used up.
     """
     indexes = list(device_indexes)
     job = session.execute(_RESERVABLE, {"job_id": job_id}).first()
@@ -108,6 +110,8 @@ def reserve(
         return None
     where = {"worker_id": worker_id, "indexes": indexes}
     if len(session.execute(_FREE_DEVICES, where).all()) != len(set(indexes)):
+        return None
+    if holds.are_held_for_others(session, job.project_id, worker_id, indexes):
         return None
     attempt_id = new_id("att")
     values = {
@@ -121,6 +125,7 @@ def reserve(
     }
     number = session.execute(_INSERT, values).scalar_one()
     session.execute(_TAKE_DEVICES, {"id": attempt_id, **where})
+    holds.use(session, worker_id, indexes, attempt_id)
     transition(session, job_id, Status.PROVISIONING)
     data = {"event": "provisioned", "number": number, "worker_id": worker_id, "devices": indexes}
     append_events(session, job_id, [{"type": "attempt", "data": data}], attempt_id)

@@ -21,6 +21,7 @@ from app.uploads.store import delete_over
 # A host's row names its machine in the attempts that ran there, so it stays longer than others.
 WORKER_HOURS, HOST_DAYS = 1, 30
 DELIVERY_DAYS = 30
+HOLD_DAYS = 30
 UPLOAD_AGE = timedelta(days=3)
 SCAN_HOURS = 23.5
 ARCHIVE_SECONDS = 600.0  # of one turn; the next one goes on
@@ -94,6 +95,7 @@ def _forget_rows(done: Report) -> list[tuple[str, str]]:
         done.add("idempotency_keys", forget_answers(session))
         done.add("plans", forget_plans(session))
         done.add("webhook_deliveries", forget_deliveries(session))
+        done.add("holds", forget_holds(session))
         done.add("workers", forget_workers(session))
         done.add("mlflow_runs", give_up(session))
         over = delete_over(session, get_settings().upload_hours)
@@ -125,6 +127,16 @@ def forget_plans(session: Session) -> int:
     return _deleted(
         session,
         "DELETE FROM plans WHERE expires_at < now() - interval '1 hour' RETURNING 1",
+    )
+
+
+def forget_holds(session: Session) -> int:
+    """Delete what is known of devices that were held long ago."""
+    return _deleted(
+        session,
+        "DELETE FROM holds"
+        " WHERE expires_at < now() - CAST(:days AS float) * interval '1 day' RETURNING 1",
+        days=HOLD_DAYS,
     )
 
 

@@ -16,6 +16,7 @@ class DeviceOut(BaseModel):
     name: str
     memory_gb: float | None
     busy: bool
+    held: bool = Field(description="Kept for the next job of a project.")
     attempt_id: str | None = Field(description="Who holds it, when that is the caller's own job.")
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from app.errors import NotFound
+from app.holds.store import OPEN
 from app.preparations.service import hint_waiting
 from app.settings import get_settings
 from app.targets.schemas import DeviceOut, TargetList, TargetOut, WorkerOut
@@ -19,11 +20,13 @@ _SELECT = """
 _RECENT = text(_SELECT.format("seen_at > now() - interval '1 day'"))
 _HOST = text(_SELECT.format("id = :id AND project_id = :project_id AND kind = 'host'"))
 _DEVICES = text(
-    """
+    f"""
     SELECT d.worker_id, d.index, d.kind, d.name, d.memory_gb, d.attempt_id IS NOT NULL AS busy,
+        EXISTS (SELECT FROM holds h WHERE h.worker_id = d.worker_id AND h.device = d.index
+            AND {OPEN}) AS held,
         CASE WHEN a.project_id = :project_id THEN d.attempt_id END AS attempt_id
     FROM devices d LEFT JOIN attempts a ON a.id = d.attempt_id ORDER BY d.worker_id, d.index
-    """
+    """  # noqa: S608 - constants
 )
 _LOAD = text(
     """
@@ -98,5 +101,5 @@ def _device(row: Row[tuple[object, ...]]) -> DeviceOut:
 
 def _target(name: str, workers: list[WorkerOut], queued: int, running: int) -> TargetOut:
     usable = [w for w in workers if w.online and not w.draining]
-    free = sum(not device.busy for worker in usable for device in worker.devices)
+    free = sum(not (d.busy or d.held) for worker in usable for d in worker.devices)
     return TargetOut(name=name, queued=queued, running=running, free_devices=free, workers=workers)

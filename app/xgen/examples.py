@@ -53,3 +53,14 @@ MLFLOW: dict[str, Any] = {
         "value": {"mlflow_url": "", "mlflow_exp_id": "", "mlflow_run_id": "job_20261130_120000"}
     }
 }
+INSTANCE: dict[str, Any] = {
+    "device": {
+        "value": {
+            "offer_id": "local:example-host:0",
+            "offer_info": {"gpu_name": "NVIDIA A100-SXM4-80GB", "num_gpus": 1},
+            "hf_hub_token": "hf_0123456789abcdef",
+            "template_name": "budget",
+            "auto_destroy": True,
+        }
+    }
+}

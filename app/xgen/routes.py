@@ -6,12 +6,21 @@ from fastapi import APIRouter, Body, Path
 
 from app.auth import Caller, Role, require
 from app.db import transaction
-from app.errors import Conflict
-from app.http import Answers
+from app.holds import service as holds
+from app.holds.schemas import OfferList
+from app.http import ULID, Answers
 from app.jobs.routes import IdempotencyKey
-from app.xgen import examples, mlflow, service
+from app.xgen import examples, instances, mlflow, service
 from app.xgen.form import TrainForm
-from app.xgen.schemas import MlflowInfo, MlflowRequest, TrainJobs, TrainStatus
+from app.xgen.schemas import (
+    InstanceList,
+    InstanceOut,
+    InstanceRequest,
+    MlflowInfo,
+    MlflowRequest,
+    TrainJobs,
+    TrainStatus,
+)
 
 router = APIRouter(prefix="/api/train", tags=["xgen"])
 
@@ -20,6 +29,10 @@ _ONCE: Answers = {
     409: {"description": "The Idempotency-Key belongs to another request, or is in flight"}
 }
 _ENDED: Answers = {409: {"description": "The job has ended already"}}
+_NO_HOLD: Answers = {404: {"description": "No such hold in the project"}}
+HoldId = Annotated[
+    str, Path(pattern=f"^hold_{ULID}$", description="The `instance_id` of a held device.")
+]
 Reference = Annotated[
     str,
     Path(
@@ -79,13 +92,50 @@ def mlflow_run(
         return mlflow.run_info(session, caller.project_id, asked)
 
 
-# Not in the API's description, which lists what can succeed.
-@router.post("/instances", include_in_schema=False)
-def rent(caller: Caller = require(Role.SUBMITTER)) -> None:
-    """Refuse to rent a machine: the page shows the reason. Its body is not read, nor kept."""
-    del caller
-    raise Conflict(
-        "offer_id cannot be had: this service rents no machines. Start the training without one: "
-        "it runs on the hosts that have joined, which GET /targets lists, as soon as one has room",
-        "no_rented_machines",
-    )
+@router.get("/offers", summary="List devices that can be held")
+def list_offers(caller: Caller = require(Role.VIEWER)) -> OfferList:
+    """Return the devices of hosts that have joined, and which of them can be held for a job."""
+    with transaction() as session:
+        return holds.list_offers(session, caller.project_id)
+
+
+@router.post(
+    "/instances",
+    summary="Hold a device for the next job",
+    responses={
+        404: {"description": "No such offer"},
+        409: {"description": "It cannot be had: rented, busy, held for others, its host drained"},
+    },
+)
+def rent(
+    asked: Annotated[InstanceRequest, Body(openapi_examples=examples.INSTANCE)],
+    caller: Caller = require(Role.SUBMITTER),
+) -> InstanceOut:
+    """Keep a device of a host that has joined for the project's next job, for half an hour.
+
+    That job is placed there before others, and uses the hold up. A repeated call gets the same
+    hold, never a second one. Machines are not rented: such an offer is refused with the reason.
+    """
+    with transaction() as session:
+        return instances.rent(session, caller.project_id, asked)
+
+
+@router.get("/instances", summary="List held devices")
+def list_instances(caller: Caller = require(Role.VIEWER)) -> InstanceList:
+    """Return the project's newest hundred holds, open or over."""
+    with transaction() as session:
+        return instances.list_instances(session, caller.project_id)
+
+
+@router.get("/instances/{instance_id}", summary="Look at a held device", responses=_NO_HOLD)
+def show_instance(instance_id: HoldId, caller: Caller = require(Role.VIEWER)) -> InstanceOut:
+    """Return whether the device is still held, or what became of it."""
+    with transaction() as session:
+        return instances.show(holds.find_hold(session, caller.project_id, instance_id))
+
+
+@router.delete("/instances/{instance_id}", summary="Give a device back", responses=_NO_HOLD)
+def give_back(instance_id: HoldId, caller: Caller = require(Role.SUBMITTER)) -> InstanceOut:
+    """End the hold before a job has used it; one that is over stays as it is, and so does a job."""
+    with transaction() as session:
+        return instances.show(holds.give_back(session, caller.project_id, instance_id))

@@ -33,11 +33,15 @@ class SecretNames:
 def keep(session: Session, project_id: str, draft: Draft) -> None:
     """Move the form's secrets into the store; raises InvalidPayload for those it does not take."""
     for name in sorted(draft.secrets):  # in one order, so that two starts never wait for each other
-        field, value = draft.secrets[name]
-        try:
-            SecretValue.model_validate({"value": value})
-        except ValidationError as error:
-            reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-            problem = FieldProblem(pointer=f"/{field}", message=f"{field} is no secret: {reason}")
-            raise InvalidPayload([problem]) from None
-        put_secret(session, project_id, name, value)
+        keep_one(session, project_id, name, *draft.secrets[name])
+
+
+def keep_one(session: Session, project_id: str, name: str, field: str, value: str) -> None:
+    """Move the value of a field into the store; raises InvalidPayload for what it does not take."""
+    try:
+        SecretValue.model_validate({"value": value})
+    except ValidationError as error:
+        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        problem = FieldProblem(pointer=f"/{field}", message=f"{field} is no secret: {reason}")
+        raise InvalidPayload([problem]) from None
+    put_secret(session, project_id, name, value)

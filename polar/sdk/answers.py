@@ -981,6 +981,8 @@ class DeviceOut(Answer):
     attempt_id: str | None
     """Who holds it, when that is the caller's own job."""
     busy: bool
+    held: bool
+    """Kept for the next job of a project."""
     index: int
     kind: str
     memory_gb: float | None

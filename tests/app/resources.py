@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from app.ids import new_id
 from app.openai import examples
 from tests.app.server import Api
 from tests.app.stored import keep, publish
@@ -15,6 +16,7 @@ JOB = {
 }
 FILE = "model/config.json"  # the example of a file's path
 RUN = "job_20261130_120000"  # the example of a run
+OFFERED = "example-host"  # of the example of an offer
 
 
 def job(api: Api) -> dict[str, str]:
@@ -93,6 +95,30 @@ def host(api: Api) -> dict[str, str]:
     return {"worker_id": worker_id}
 
 
+def offer(api: Api) -> dict[str, str]:
+    """Hold the example's device, so that the example asks for it again; its host is not online."""
+    api.write(
+        "INSERT INTO workers (id, project_id, kind, hostname, pid, seen_at) VALUES"
+        " (:id, 'prj_default', 'host', :id, 1, now() - interval '10 minutes')"
+        " ON CONFLICT DO NOTHING",
+        id=OFFERED,
+    )
+    api.write(
+        "INSERT INTO devices (worker_id, index, project_id, kind, name)"
+        " VALUES (:id, 0, 'prj_default', 'cuda', 'NVIDIA A100') ON CONFLICT DO NOTHING",
+        id=OFFERED,
+    )
+    api.write("DELETE FROM holds WHERE worker_id = :id", id=OFFERED)
+    hold_id = new_id("hold")
+    api.write(
+        "INSERT INTO holds (id, project_id, worker_id, device, device_name, expires_at)"
+        " VALUES (:hold, 'prj_default', :id, 0, 'NVIDIA A100', now() + interval '10 minutes')",
+        hold=hold_id,
+        id=OFFERED,
+    )
+    return {"instance_id": hold_id}
+
+
 def plan(api: Api) -> dict[str, str]:
     """Ask for a plan that nobody makes."""
     answer = api.client.post("/plans", json=JOB)
@@ -161,6 +187,7 @@ _MAKERS: dict[str, Callable[[Api], dict[str, str]]] = {
 }
 _NEEDS_FINISHED = {("delete", "/jobs/{job_id}"), ("post", "/jobs/{job_id}/retry")}
 _NEEDS_RUN = ("post", "/api/train/mlflow")
+_NEEDS_OFFER = "/api/train/instances"
 _NEEDS_PUSH = ("post", "/jobs/{job_id}/hub/retry")
 
 
@@ -170,6 +197,8 @@ def parameters(api: Api, method: str, path: str) -> dict[str, str]:
         return finished_job(api)
     if (method, path) == _NEEDS_PUSH:
         return pushed_job(api)
+    if path.startswith(_NEEDS_OFFER):
+        return offer(api)
     if (method, path) == _NEEDS_RUN:
         form = {"model_name_or_path": "m", "train_data": "d", "mlflow_run_id": RUN}
         api.client.post("/api/train/start", json=form).raise_for_status()

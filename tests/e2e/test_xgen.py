@@ -77,9 +77,20 @@ def test_a_sample_trains_and_gets_to_its_hub(
 
 def test_a_running_training_is_stopped_by_its_reference(world: World, rows: Path) -> None:
     with proxy(world) as client:
+
+        def free() -> list[str]:
+            offers = client.get("/offers").json()["items"]
+            return [offer["offer_id"] for offer in offers if offer["state"] == "free"]
+
+        offer = wait_until(free, timeout=60)[0]
+        held = client.post("/instances", json={"offer_id": offer, "auto_destroy": True}).json()
+        assert (held["success"], held["status"], held["polar_status"]) == (True, "running", "held")
         sent = form(world, rows, GEMMA, num_train_epochs=5000, push_to_hub=False)
         job_id = client.post("/start", json=sent).json()["job_id"]
         world.until(job_id, "running")
+        used = client.get(f"/instances/{held['instance_id']}").json()
+        assert (used["status"], used["polar_status"]) == ("completed", "used")
+        assert used["job_id"] == job_id
         stopped = client.delete(f"/stop/{sent['mlflow_run_id']}").json()
         assert stopped["job_id"] == job_id
 

@@ -1,6 +1,7 @@
 """Who gets which devices: priority, reservation, kinds, and what the others are told."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from worker.plan import Plan, Planner, Slot, Waiting, Wish
 
@@ -105,6 +106,45 @@ def test_b18_a_host_to_be_avoided_is_taken_only_where_no_other_has_the_room():
     assert placed(plan([Waiting("a", Wish(1, "cuda"))], hosts)) == {"a": ("bad", [0])}
     busy = {"bad": gpus(2, free=1), "good": gpus(4, free=0)}
     assert placed(plan([job], busy)) == {"a": ("bad", [0])}
+
+
+def held(slots: list[Slot], *projects: str | None) -> list[Slot]:
+    return [replace(slot, held_for=name) for slot, name in zip(slots, projects, strict=True)]
+
+
+def of(project: str, job: str, count: int = 1) -> Waiting:
+    return Waiting(job, Wish(count, "cuda"), project=project)
+
+
+def test_what_is_held_goes_to_jobs_of_its_project_alone():
+    hosts = {"w": held(gpus(1), "p")}
+    result = plan([of("q", "first"), of("p", "second")], hosts)
+    assert placed(result) == {"second": ("w", [0])}
+    busy = "next in line, all devices are busy, or held for another project's next job"
+    assert result.waiting == {"first": busy}
+    assert plan([of("q", "a"), of("q", "b")], hosts).waiting == {"a": busy, "b": "1 job ahead"}
+
+
+def test_a_project_s_job_takes_what_is_held_for_it_before_anything_else():
+    hosts = {"full": gpus(2, free=1), "w": held(gpus(3), None, "q", "p")}
+    result = plan([of("p", "mine"), of("q", "theirs"), of("p", "later")], hosts)
+    assert placed(result) == {"mine": ("w", [2]), "theirs": ("w", [1]), "later": ("full", [0])}
+
+
+def test_a_large_job_of_others_does_not_keep_what_is_held():
+    hosts = {"w": held(gpus(3), None, None, "p")}
+    result = plan([of("q", "large", 3), of("p", "small")], hosts)
+    assert placed(result) == {"small": ("w", [2])}
+    assert placed(plan([of("p", "large", 3)], hosts)) == {"large": ("w", [2, 0, 1])}
+
+
+def test_it_is_known_for_whom_what_is_left_is():
+    planner = Planner({"w": held(gpus(2), None, "p")})
+    assert planner.open_to is None
+    planner.add(of("q", "a"))
+    assert planner.open_to == {"p"}
+    planner.add(of("p", "b"))
+    assert not planner.has_room
 
 
 def test_a_wish_that_nothing_free_serves_is_known_to_be_hopeless():

@@ -27,6 +27,7 @@ def add_job(
     target: str = "local",
     max_attempts: int = 3,
     labels: dict[str, str] | None = None,
+    project: str = PROJECT,
     **spec: Any,
 ) -> str:
     """Insert a queued job with its preparation; returns its id."""
@@ -43,7 +44,7 @@ def add_job(
             ),
             {
                 "id": job_id,
-                "project": PROJECT,
+                "project": project,
                 "name": "tiny",
                 "priority": priority,
                 "target": target,
@@ -58,7 +59,7 @@ def add_job(
             text(
                 "INSERT INTO preparations (job_id, project_id, status) VALUES (:id, :project, :s)"
             ),
-            {"id": job_id, "project": PROJECT, "s": "done" if prepared else "waiting"},
+            {"id": job_id, "project": project, "s": "done" if prepared else "waiting"},
         )
     return job_id
 

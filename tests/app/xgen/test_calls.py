@@ -227,13 +227,3 @@ def test_a_run_of_an_address_from_a_browser_is_refused(api: Api) -> None:
     assert "word" not in answer.json()["message"]
     absent = api.client.post("/api/train/mlflow", json={"mlflow_run_id": "0" * 32})
     assert absent.status_code == 404
-
-
-def test_no_machine_is_rented_and_the_token_for_it_is_not_kept(api: Api) -> None:
-    asked = {"offer_id": "123", "offer_info": {"gpu": "A100"}, "hf_hub_token": "hf_0123456789abc"}
-    before = api.client.get("/secrets").json()
-    answer = api.client.post("/api/train/instances", json=asked)
-    assert (answer.status_code, answer.json()["code"]) == (409, "no_rented_machines")
-    assert "GET /targets" in answer.json()["message"]
-    assert api.client.get("/secrets").json() == before
-    assert asked["hf_hub_token"] not in api.log.read_text()
