@@ -19,7 +19,7 @@ ROWS = (
         "Chat with a model, have it label texts or images, or compare two texts by it.",
         _HERE,
     ),
-    Row("submit", "polar.commands.jobs:submit", "Submit a job and print its id.", _JOBS),
+    Row("submit", "polar.commands.submit:submit", "Submit a job and print its id.", _JOBS),
     Row(
         "plan",
         "polar.commands.plan:plan",

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from polar.commands.screen import fail
+from polar.commands.service import read_spec
 from polar.config import Composed, ConfigError, Places, compose_spec
 
 BAD_SPEC = 64
@@ -40,6 +41,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Say it as JSON.")]
 def composed(words: Sequence[str] | None, places: Places, *, as_json: bool = False) -> Composed:
     """Compose a spec; what is wrong with it ends the command with exit code 64."""
     return or_told(lambda: compose_spec(words or [], places), as_json=as_json)
+
+
+def job_of(words: Sequence[str] | None, places: Places) -> dict[str, Any]:
+    """The body of a job: a JSON file alone as it is written, for the service to check; else what
+    options, file and overrides compose."""
+    words = words or []
+    if len(words) == 1 and words[0].endswith(".json") and places == Places():
+        return read_spec(Path(words[0]))
+    return composed(words, places).document
 
 
 def or_told(compose: Callable[[], _T], *, as_json: bool) -> _T:

@@ -1,4 +1,4 @@
-"""`polar submit`, `list`, `retry`, `clone`, …: jobs of a service anywhere."""
+"""`polar list`, `retry`, `clone`, …: jobs of a service anywhere."""
 
 from typing import Annotated, Any
 
@@ -9,10 +9,8 @@ from polar.commands.screen import out
 from polar.commands.service import (
     AsJson,
     JobId,
-    SpecFile,
     assignments,
     print_json,
-    read_spec,
     service,
 )
 from polar.commands.tables import print_table, when
@@ -20,19 +18,7 @@ from polar.commands.watching import watch
 from polar.sdk.answers import JobOut, Summary
 
 _COLUMNS = ("id", "name", "status", "phase", "step", "loss", "created")
-_Watch = Annotated[bool, typer.Option("--watch", "-w", help="Watch it until it ends.")]
-_Key = Annotated[
-    str, typer.Option("--idempotency-key", help="The same key gives the same job again.")
-]
-
-
-def submit(
-    spec: SpecFile, *, follow_it: _Watch = False, key: _Key = "", as_json: AsJson = False
-) -> None:
-    """Submit a job and print its id."""
-    with service() as client:
-        job = client.jobs.create(read_spec(spec), idempotency_key=key or None)
-    _tell_new(job, follow_it=follow_it, as_json=as_json)
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Watch it until it ends.")]
 
 
 def retry(
@@ -41,13 +27,13 @@ def retry(
     from_scratch: Annotated[
         bool, typer.Option(help="Do not start from the newest checkpoint.")
     ] = False,
-    follow_it: _Watch = False,
+    follow_it: Watch = False,
     as_json: AsJson = False,
 ) -> None:
     """Try a job that ended again, as a new one; print its id."""
     with service() as client:
         job = client.jobs.retry(job_id, from_scratch=from_scratch)
-    _tell_new(job, follow_it=follow_it, as_json=as_json)
+    tell_new(job, follow_it=follow_it, as_json=as_json)
 
 
 def clone(
@@ -57,17 +43,18 @@ def clone(
         typer.Argument(help="What is different: training.max_steps=20; =null removes."),
     ] = None,
     *,
-    follow_it: _Watch = False,
+    follow_it: Watch = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit a job's spec again, with changes; print the new job's id."""
     changes = assignments(overrides or [])
     with service() as client:
         job = client.jobs.clone(job_id, changes)
-    _tell_new(job, follow_it=follow_it, as_json=as_json)
+    tell_new(job, follow_it=follow_it, as_json=as_json)
 
 
-def _tell_new(job: JobOut, *, follow_it: bool, as_json: bool) -> None:
+def tell_new(job: JobOut, *, follow_it: bool, as_json: bool) -> None:
+    """Print a new job's id and warnings, and watch it where that is asked for."""
     if as_json and not follow_it:
         print_json(job)
         return

@@ -7,29 +7,26 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from polar.commands.composing import ConfigDir, ConfigName, Words, job_of
 from polar.commands.screen import fail, out
-from polar.commands.service import (
-    AsJson,
-    Exit,
-    SpecFile,
-    plain,
-    print_json,
-    read_spec,
-    service,
-)
+from polar.commands.service import AsJson, Exit, plain, print_json, service
+from polar.config.places import Places
 
 _LOOK_EVERY = 0.5
 
 
 def plan(
-    spec: SpecFile,
+    words: Words = None,
     *,
+    config_dir: ConfigDir = None,
+    config_name: ConfigName = None,
     exact: Annotated[bool, typer.Option(help="Wait until all rows are read.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what a job will do and need, before it is submitted; `plan_id` pins a job to it."""
+    body = job_of(words, Places(config_dir, config_name))
     with service() as client:
-        made = client.plans.create(read_spec(spec))
+        made = client.plans.create(body)
         while exact and made.status in ("waiting", "running"):
             time.sleep(_LOOK_EVERY)
             made = client.plans.get(made.id)
@@ -43,14 +40,17 @@ def plan(
 
 
 def preview(
-    spec: SpecFile,
+    words: Words = None,
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=50)] = 3,
     *,
+    config_dir: ConfigDir = None,
+    config_name: ConfigName = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the first training samples as the model will see them, what is learned in ⟦ ⟧."""
+    body = job_of(words, Places(config_dir, config_name))
     with service() as client:
-        found = plain(client.plans.preview(read_spec(spec), samples=samples))
+        found = plain(client.plans.preview(body, samples=samples))
     if as_json:
         print_json(found)
         return

@@ -90,6 +90,8 @@ def read_spec(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; ends the command when there is none."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise fail(f"{path}: {error.strerror}", Exit.USAGE) from None
     except ValueError as error:
         raise fail(f"{path} is not JSON: {error}", Exit.USAGE) from None
     if not isinstance(body, dict):

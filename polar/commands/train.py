@@ -20,6 +20,7 @@ from polar.commands.composing import (
     say,
     show,
 )
+from polar.commands.multirun import MetricOption, Multirun, sweep
 from polar.commands.screen import fail, out
 from polar.config import Composed, Places
 from polar.follow import Seen, follow
@@ -45,6 +46,8 @@ def train(  # noqa: PLR0913 - the options of a command line
     config_dir: ConfigDir = None,
     config_name: ConfigName = None,
     cfg: Show = None,
+    multirun: Multirun = False,
+    metric: MetricOption = "",
     as_json: AsJson = False,
 ) -> None:
     """Train here, without any service: from options, a spec's file and overrides.
@@ -57,7 +60,11 @@ def train(  # noqa: PLR0913 - the options of a command line
         if words or out_folder or config_name:
             raise fail("--resume goes on with the folder's own spec: leave the rest out", BAD_SPEC)
         _watched(lambda: LocalRun.resume(resume), resume, as_json=as_json)
-    found = composed(words, Places(config_dir, config_name), as_json=as_json)
+    places = Places(config_dir, config_name)
+    if multirun:
+        sweep(words or [], places, metric, cfg, as_json=as_json)
+        return
+    found = composed(words, places, as_json=as_json)
     if cfg is not None:
         show(cfg, [found.document])
         return

@@ -109,7 +109,7 @@ class World:
             if event["type"] == "metrics" and "loss" in event["data"]
         }
 
-    def polar(self, *arguments: str) -> str:
+    def polar(self, *arguments: str, timeout: float = 60) -> str:
         """Run `polar …` against the stack; returns what it says."""
         service = {"POLAR_URL": self.client.url, "POLAR_API_KEY": self.client.key or ""}
         done = subprocess.run(
@@ -118,7 +118,7 @@ class World:
             env={**os.environ, **service},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=timeout,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from polar.commands.multirun import difference
 from polar.config import Composed, ConfigError, ConfigProblem, Places, compose_spec, compose_sweep
 from polar.config.places import PACKAGED
 from trainer_core.task import TASKS
@@ -239,3 +240,10 @@ def test_composing_leaves_nothing_behind(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_patch_between_two_runs_of_a_sweep() -> None:
+    """RFC 7396: what is gone is null, what is within an object changes alone."""
+    base = {"adapter": {"type": "lora", "r": 8}, "precision": "fp32", "task": {"type": "sft"}}
+    other = {"name": "x", "adapter": {"type": "ia3"}, "task": {"type": "sft"}}
+    assert difference(base, other) == {"adapter": {"type": "ia3", "r": None}, "precision": None}
