@@ -1,7 +1,7 @@
 """`--multirun`: overrides with several values become a sweep of the service, watched to its end."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -9,13 +9,12 @@ from rich.markup import escape
 
 from polar.commands.composing import or_told, show
 from polar.commands.screen import out
-from polar.commands.service import Exit, print_json, print_line, service
+from polar.commands.service import Exit, print_line, service
 from polar.commands.tables import print_table
-from polar.config import Places, Sweep, compose_sweep
+from polar.config import Composed, Places, compose_sweep
 from polar.sdk.answers import SweepOut
 
 _LOOK_EVERY = 2.0
-_GOALS = ("min", "max")
 
 Multirun = Annotated[
     bool,
@@ -39,7 +38,7 @@ def sweep(words: list[str], places: Places, metric: str, cfg: str | None, *, as_
     """Submit a sweep and watch it; ends the command: 0 when a best run is named."""
     found = or_told(lambda: compose_sweep(words, places), as_json=as_json)
     if cfg is not None:
-        show(cfg, [run.document for run in found.runs])
+        show(cfg, [run.document for run in found])
         return
     with service() as client:
         made = client.sweeps.create(_body(found, metric))
@@ -52,27 +51,26 @@ def sweep(words: list[str], places: Places, metric: str, cfg: str | None, *, as_
             if made.counts != before.counts:
                 tell(made)
     if as_json:
-        print_json(made)
+        print_line(made)
     else:
         _say_end(made)
     raise SystemExit(_code(made))
 
 
-def _body(found: Sweep, metric: str) -> dict[str, Any]:
-    base = found.runs[0]
+def _body(found: Sequence[Composed], metric: str) -> dict[str, Any]:
+    base = found[0]
     spec = {name: value for name, value in base.document.items() if name != "name"}
     goal, _, name = metric.rpartition(":")
-    body: dict[str, Any] = {
+    return {
         "name": base.spec.name or base.spec.task.type.replace("_", "-"),
         "spec": spec,
         "metric": {
             "name": name or ("loss" if base.spec.data.validation is None else "eval_loss"),
-            "goal": goal or _GOALS[0],
+            "goal": goal or "min",
         },
+        # What was composed, not what was swept: one value may stand in several fields.
+        "runs": [difference(spec, run.document) for run in found],
     }
-    if found.grid is not None:
-        return body | {"grid": found.grid}
-    return body | {"runs": [difference(spec, run.document) for run in found.runs]}
 
 
 def difference(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

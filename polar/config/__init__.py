@@ -10,14 +10,13 @@ file or override that it came from.
 from polar.config.compose import Composed, compose_spec
 from polar.config.errors import ConfigError, ConfigProblem
 from polar.config.places import Places
-from polar.config.sweep import Sweep, compose_sweep
+from polar.config.sweep import compose_sweep
 
 __all__ = [
     "Composed",
     "ConfigError",
     "ConfigProblem",
     "Places",
-    "Sweep",
     "compose_spec",
     "compose_sweep",
 ]

@@ -17,6 +17,8 @@ from trainer_core.spec import JobSpec
 
 _BASE = "polar_base"
 _GLOBAL = "_global_"
+_ODD = (ValueError, TypeError, RecursionError)
+"""What the libraries raise for files and names of shapes that they do not expect."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def _check_option(override: Override, groups: Mapping[str, list[str]]) -> None:
 def _options(override: Override) -> list[Any]:
     value = override.parsed.value()
     if override.is_sweep:
-        return list(override.parsed.sweep_iterator())
+        return [line.partition("=")[2] for line in override.lines()]
     return value if isinstance(value, list) else [value]
 
 
@@ -170,6 +172,7 @@ def _hydra(places: Places, base: Mapping[str, Any]) -> Iterator[Any]:
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     folders = places.folders()
     search = [] if folders == [PACKAGED] else [f"hydra.searchpath=[{_quoted(PACKAGED)}]"]
@@ -184,7 +187,7 @@ def _hydra(places: Places, base: Mapping[str, Any]) -> Iterator[Any]:
             yield composed
     except ConfigError:
         raise
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, *_ODD) as error:
         raise wrong(" ".join(_first_lines(str(error)))) from None
 
 

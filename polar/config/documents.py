@@ -48,7 +48,7 @@ def _yaml(path: Path, text: str) -> Any:
 
     try:
         return OmegaConf.to_container(OmegaConf.create(text))
-    except (YAMLError, OmegaConfBaseException, OSError) as error:
+    except (YAMLError, OmegaConfBaseException, OSError, ValueError, RecursionError) as error:
         raise wrong(f"{path} is not YAML: {' '.join(str(error).split())}") from None
 
 

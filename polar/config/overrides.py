@@ -51,9 +51,14 @@ class Override:
 
     def lines(self) -> Iterator[str]:
         """Yield one line for each value of a sweep, as Hydra expands it."""
-        values = self.parsed.sweep_string_iterator()
+        from hydra.errors import HydraException
+
         prefix = "" if self.is_group else "++"
-        return (f"{prefix}{self.key}={value}" for value in values)
+        try:
+            for value in self.parsed.sweep_string_iterator():
+                yield f"{prefix}{self.key}={value}"
+        except HydraException:
+            raise wrong("give each value: a,b,c or range(1,4)", self.text) from None
 
 
 def read_overrides(texts: Sequence[str], groups: Collection[str]) -> list[Override]:

@@ -14,7 +14,15 @@ from urllib.parse import quote
 
 import httpx
 
-from polar.sdk.errors import ApiError, ClientError, NotFound, RateLimited, Unreachable, refusal
+from polar.sdk.errors import (
+    ApiError,
+    ClientError,
+    NotFound,
+    RateLimited,
+    ServerError,
+    Unreachable,
+    refusal,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -95,7 +103,11 @@ class Call(Generic[T]):
     def __iter__(self) -> Course[T]:
         """Send it, again where that is safe and helps; raises ApiError and Unreachable."""
         answer = yield from _answered(self, Tries(again=self.may_repeat))
-        return self.read(answer)
+        try:
+            return self.read(answer)
+        except (ValueError, KeyError):
+            text = f"{self.method} {self.path} is answered, but not as POLAR does: look at its URL"
+            raise Unreachable(text) from None
 
     @property
     def may_repeat(self) -> bool:
@@ -122,11 +134,15 @@ class Tries:
 
     again: bool
     count: int = 0
+    may_be_done: bool = False
+    """Whether one of them may have arrived, without an answer that says so."""
     began: float = field(default_factory=lambda: time.monotonic())
 
     def pause_after(self, error: ClientError) -> float:
         """Return the seconds to wait before the next try; raises the error where there is none."""
         self.count += 1
+        lost = isinstance(error, Unreachable) and error.sent
+        self.may_be_done |= lost or isinstance(error, ServerError)
         wait: float = min(FIRST_PAUSE * 2 ** (self.count - 1), LONGEST_PAUSE)
         wait *= _random.uniform(0.5, 1)
         if isinstance(error, ApiError) and error.retry_after is not None:
@@ -153,7 +169,7 @@ def _answered(call: Call[Any], tries: Tries) -> Course[httpx.Response]:
             answer: httpx.Response = yield Send(call)
             check(answer)
         except NotFound:
-            if call.method == "DELETE" and tries.count:
+            if call.method == "DELETE" and tries.may_be_done:
                 return answer  # the try whose answer was lost has deleted it
             raise
         except (Unreachable, ApiError) as error:
@@ -176,6 +192,8 @@ def check(answer: httpx.Response) -> None:
 
 def unreachable(url: str, error: httpx.TransportError) -> Unreachable:
     """Return what a failure of the connection means."""
+    if isinstance(error, httpx.LocalProtocolError):  # its text quotes headers, the key's too
+        return Unreachable(f"{url}: the request cannot be sent as it is", sent=False)
     unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
     return Unreachable(f"no answer from {url}: {error}", sent=not unsent)
 

@@ -39,7 +39,14 @@ def _address(url: str | None, key: str | None) -> tuple[str, str | None]:
     url = url or os.environ.get("POLAR_URL")
     if not url:
         raise NoService("no service is named: give Client(url, key), or set POLAR_URL")
-    return url.rstrip("/"), key or os.environ.get("POLAR_API_KEY") or None
+    key = (key or os.environ.get("POLAR_API_KEY") or "").strip() or None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise NoService("the API key holds characters that no key has: look at POLAR_API_KEY")
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise NoService(f"{url!r} is no address of a service: {error}") from None
+    return url.rstrip("/"), key
 
 
 class _Resources(Resource[D], Generic[D]):

@@ -156,7 +156,11 @@ def send_upload(upload: answers.UploadOut, file: Path) -> Course[answers.UploadO
         while upload.status == "receiving":
             content.seek(upload.offset)
             try:
-                piece = send_piece(upload.id, upload.offset, content.read(PIECE))
+                data = content.read(PIECE)
+                if not data and upload.offset < upload.length:
+                    told = f"{file} ends at byte {upload.offset} of {upload.length}"
+                    raise Corrupt(f"{told} that were announced: send the same file")
+                piece = send_piece(upload.id, upload.offset, data)
                 offset = yield from piece
                 tries = Tries(again=True)
                 if offset < upload.length:

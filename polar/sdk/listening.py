@@ -62,6 +62,7 @@ class Listener:
             self.after = self.after if frame.id is None else frame.id
             self.ended = frame.type == "end"
             yield frame
+            self._heard = time.monotonic()  # the reader's own time is no silence of the service
             if self.ended:
                 return
 

@@ -25,7 +25,7 @@ def test_the_best_of_four_is_named_and_registered(world: World, tmp_path: Path) 
         "--json",
         timeout=240,
     )
-    sweep = json.loads(said[said.index("{\n") :])
+    sweep = json.loads(said.splitlines()[-1])
     assert sweep["status"] == "finished"
     axes = [(f["training.learning_rate"], f["adapter.r"]) for f in _fields(sweep)]
     assert axes == [(1e-4, 2), (1e-4, 4), (0.02, 2), (0.02, 4)]

@@ -188,16 +188,20 @@ def test_files_that_are_no_specs_are_told(tmp_path: Path):
 
 def test_a_sweep_has_a_spec_for_each_combination():
     found = compose_sweep([*SFT, "adapter=lora", "adapter.r=8,16", "training.seed=1,2"], Places())
-    assert found.grid == {"adapter.r": [8, 16], "training.seed": [1, 2]}
-    pairs = [(run.document["adapter"]["r"], run.spec.training.seed) for run in found.runs]
+    pairs = [(run.document["adapter"]["r"], run.spec.training.seed) for run in found]
     assert pairs == [(8, 1), (8, 2), (16, 1), (16, 2)]
-    assert found.labels[1] == {"adapter.r": 8, "training.seed": 2}
-    assert compose_sweep([*SFT, "training.seed=range(1,4)"], Places()).grid == {
-        "training.seed": [1, 2, 3]
-    }
+    seeds = compose_sweep([*SFT, "training.seed=range(1,4)"], Places())
+    assert [run.spec.training.seed for run in seeds] == [1, 2, 3]
     options = compose_sweep([*SFT, "adapter=lora,ia3"], Places())
-    assert options.grid is None
-    assert [run.document["adapter"]["type"] for run in options.runs] == ["lora", "ia3"]
+    assert [run.document["adapter"]["type"] for run in options] == ["lora", "ia3"]
+    words = ["training.max_steps=10,20", "training.warmup_steps=${training.max_steps}"]
+    both = [run.spec.training for run in compose_sweep([*SFT, *words], Places())]
+    assert [(each.max_steps, each.warmup_steps) for each in both] == [(10, 10), (20, 20)]
+    named = compose_sweep([*SFT, 'name="a-1","a-2"'], Places())
+    assert [run.document["name"] for run in named] == ["a-1", "a-2"]
+    for endless in ("training.seed=range(0,1000000000)", "training.learning_rate=interval(1,2)"):
+        with pytest.raises(ConfigError, match=r"fewer values|give each value"):
+            compose_sweep([*SFT, endless], Places())
     with pytest.raises(ConfigError, match="several values"):
         compose_sweep(SFT, Places())
 
