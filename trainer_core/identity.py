@@ -41,19 +41,23 @@ def as_begun(given: TrainSpec, resolved: TrainSpec, begun: Mapping[str, Any]) ->
     Raises pydantic.ValidationError where the values of then are not legal any more.
     """
     now = trained_fields(resolved)
+    if not begun or now == begun:
+        return given
+    older: dict[str, dict[str, Any]] = {}
+    for (block, field), as_before in _LATER.items():
+        older.setdefault(block, {})[field] = as_before[-1]
     said: dict[str, Any] = {}
     for name, then in begun.items():
         was, is_ = getattr(given, name, None), getattr(resolved, name, None)
         if isinstance(then, dict) and isinstance(now.get(name), dict):
             fields = {
                 field: value
-                for field, value in then.items()
-                if value != now[name].get(field)
-                and getattr(was, field, None) != getattr(is_, field, None)
+                for field, value in (older.get(name, {}) | then).items()
+                if getattr(was, field, None) != getattr(is_, field, None)
             }
             if fields and was is not None:
                 said[name] = was.model_dump(exclude_unset=True) | fields
-        elif name in now and then != now[name] and was != is_:
+        elif name in now and was != is_:
             said[name] = then
     if not said:
         return given

@@ -7,8 +7,9 @@ added to a hashed block changes them until `trainer_core.identity._LATER` names 
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from trainer_core.identity import spec_hash
+from trainer_core.identity import as_begun, spec_hash, trained_fields
 from trainer_core.resolve import Hardware, resolve
 from trainer_core.spec import TrainSpec
 
@@ -61,3 +62,41 @@ def test_another_number_of_processes_is_another_training() -> None:
     two, three = ({"strategy": "ddp", "processes": count} for count in (2, 3))
     assert len({hashed(), hashed(distributed=two), hashed(distributed=three)}) == 3
     assert hashed(distributed={"strategy": "none", "processes": 1}) == hashed()
+
+
+@pytest.mark.parametrize("strategy", ["auto", "ddp"])
+@pytest.mark.parametrize("adapter", [None, {"type": "lora"}])
+def test_an_open_spec_goes_on_as_it_began_on_other_machines(
+    adapter: dict[str, Any] | None, strategy: str
+) -> None:
+    """Whatever one machine made of it, each other machine makes the same training of it again."""
+    given = {
+        "task": {"type": "sft"},
+        "model": {"name_or_path": "acme/tiny-0.5B"},
+        "data": {"train": [{"source": "hub", "path": "acme/rows"}]},
+        "adapter": adapter,
+        "distributed": {"strategy": strategy},
+    }
+    spec = TrainSpec.model_validate(given)
+    machines = [Hardware(cpu_threads=2)]
+    machines += [Hardware(gpus=1, gpu_memory_gb=gb, bf16=True) for gb in (8, 24)]
+    for first in machines:
+        begun = resolve(spec, first).spec
+        for second in machines:
+            again = as_begun(spec, resolve(spec, second).spec, trained_fields(begun))
+            assert spec_hash(resolve(again, second).spec) == spec_hash(begun)
+
+
+def test_documents_are_not_nested_without_end() -> None:
+    """Whoever writes them recurses: 100 levels are let be, 300 are told and not a traceback."""
+
+    def rewarded(levels: int) -> None:
+        schema: dict[str, Any] = {}
+        for _ in range(levels):
+            schema = {"properties": schema}
+        reward = {"type": "json_schema", "json_schema": schema}
+        hashed(task={"type": "grpo", "rewards": [reward]})
+
+    rewarded(80)
+    with pytest.raises(ValidationError, match="nested more than 100 levels deep"):
+        rewarded(300)

@@ -18,6 +18,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 MOST = 1_000_000_000  # of steps and rows: beyond it there is a slip of the keyboard
 HOLDS_NUL = "holds_nul"  # type of an error whose place is the document's, without union members
+_DEEPEST = 100  # levels; whoever writes a document recurses, and gives up at 255
 _NOT_IN_REVISIONS = {*map(chr, range(33)), *"~^:?*[\\\x7f"}
 
 
@@ -46,6 +47,11 @@ class Strict(BaseModel):
         place = _nul_in(given)
         if place is None:
             return given
+        if len(place) > _DEEPEST:
+            deep = f"it is nested more than {_DEEPEST} levels deep"
+            problem = PydanticCustomError(HOLDS_NUL, deep)
+            details = InitErrorDetails(type=problem, loc=place[:1], input=None)
+            raise ValidationError.from_exception_data(cls.__name__, [details])
         problem = PydanticCustomError(HOLDS_NUL, "it holds a NUL character: take it out")
         found = reduce(getitem, place, given)
         details = InitErrorDetails(type=problem, loc=place, input=found)
@@ -56,23 +62,26 @@ _Way = tuple[Any, ...]  # (name, way to the one around it), from the inside out
 
 
 def _nul_in(document: Any) -> tuple[int | str, ...] | None:
-    """Where a document has the character that no store takes; None: nowhere.
+    """Where a document has the character that no store takes, or is nested more deeply than its
+    writers go; None: nowhere.
 
     One walk over what was given is much cheaper than to ask every field by itself. No recursion:
     a document may be nested as deeply as its parser takes it.
     """
-    waiting: list[tuple[Any, _Way]] = [(document, ())]
+    waiting: list[tuple[Any, _Way, int]] = [(document, (), 0)]
     while waiting:
-        value, way = waiting.pop()
+        value, way, depth = waiting.pop()
+        if depth > _DEEPEST:
+            return _outward(way)
         if isinstance(value, str):
             if "\0" in value:
                 return _outward(way)
         elif isinstance(value, dict):
             if any(isinstance(name, str) and "\0" in name for name in value):
                 return _outward(way)
-            waiting += [(member, (name, way)) for name, member in value.items()]
+            waiting += [(member, (name, way), depth + 1) for name, member in value.items()]
         elif isinstance(value, list):
-            waiting += [(member, (index, way)) for index, member in enumerate(value)]
+            waiting += [(member, (index, way), depth + 1) for index, member in enumerate(value)]
     return None
 
 
