@@ -140,7 +140,9 @@ def remembered(session: Session, project_id: str, once: Once) -> Row[Any] | None
 def get_job(session: Session, project_id: str, job_id: str, *, lock: bool = False) -> Job | None:
     """Return the project's job; `lock` keeps others from changing it until the commit."""
     query = select(Job).where(Job.project_id == project_id, Job.id == job_id)
-    return session.scalar(query.with_for_update() if lock else query)
+    if lock:  # what this session has read before may be old by now
+        query = query.with_for_update().execution_options(populate_existing=True)
+    return session.scalar(query)
 
 
 def list_jobs(

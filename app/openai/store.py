@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, func, select, text
+from sqlalchemy import BigInteger, ColumnElement, Row, Select, bindparam, func, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, TEXT
 from sqlalchemy.orm import Session
 
@@ -59,9 +59,8 @@ def beside(session: Session, job_ids: Sequence[str]) -> Beside:
             ModelVersion.job_id.in_(job_ids), ModelVersion.deleted_at.is_(None)
         )
     )
-    tokens = select(Preparation.job_id, Preparation.report["total_tokens"].as_integer()).where(
-        Preparation.job_id.in_(job_ids)
-    )
+    total = Preparation.report["total_tokens"].astext.cast(BigInteger)
+    tokens = select(Preparation.job_id, total).where(Preparation.job_id.in_(job_ids))
     return Beside(
         {str(version.job_id): version for version in versions},
         {job_id: count for job_id, count in session.execute(tokens) if count is not None},

@@ -1,6 +1,7 @@
 """What can be done with sweeps."""
 
 import re
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -180,7 +181,8 @@ def cancel_sweep(session: Session, project_id: str, sweep_id: str) -> SweepOut:
         sweep.cancel_requested_at = session.scalars(select(func.now())).one()
         for job in store.runs(session, sweep.id):
             if Status(job.status) in OPEN:
-                cancel_job(session, project_id, job.id)
+                with suppress(Conflict):  # it has ended meanwhile
+                    cancel_job(session, project_id, job.id)
     session.flush()
     return view.of_sweep(session, sweep)
 

@@ -102,6 +102,9 @@ def _put(spec: Json, axis: str, value: Any) -> None:
     *way, last = axis.split(".")
     for name in way:
         place = _within(place, name, axis)
+    if not isinstance(place, dict | list):
+        message = f"the spec has no place {axis}: {way[-1]} holds no fields"
+        raise InvalidPayload([FieldProblem(pointer=f"/grid/{axis}", message=message)])
     if isinstance(place, list):
         _within(place, last, axis)
         place[int(last)] = value

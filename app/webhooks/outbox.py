@@ -25,10 +25,13 @@ JOB_EVENTS = {
 
 TEST = "webhook.test"
 
+# Locked as their deliveries' foreign key will: one that is deleted meanwhile must not undo what
+# happened to the job.
 _LISTENING = text(
     """
     SELECT id, now() AS now FROM webhooks
     WHERE project_id = :project_id AND active AND jsonb_exists(events, :event) ORDER BY id
+    FOR KEY SHARE
     """
 )
 

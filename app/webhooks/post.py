@@ -115,10 +115,10 @@ def _exchange(
     if isinstance(connection, ssl.SSLSocket):
         connection.do_handshake()
         client: http.client.HTTPConnection = http.client.HTTPSConnection(
-            str(parts.hostname), parts.port
+            str(parts.hostname), port_of(parts)
         )
     else:
-        client = http.client.HTTPConnection(str(parts.hostname), parts.port)
+        client = http.client.HTTPConnection(str(parts.hostname), port_of(parts))
     client.sock = connection
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     client.request("POST", path, body, {**headers, "Connection": "close"})

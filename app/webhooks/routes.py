@@ -38,6 +38,7 @@ def create_webhook(
     caller: Caller = require(Role.OPERATOR),
 ) -> WebhookWithSecret:
     """Have an address told what happens in the project. Its secret is shown in this answer only."""
+    service.check_url(new.url)
     with transaction() as session:
         made = service.create_webhook(session, caller.project_id, new)
     response.headers["Location"] = f"/webhooks/{made.id}"
@@ -65,6 +66,8 @@ def patch_webhook(
     caller: Caller = require(Role.OPERATOR),
 ) -> WebhookOut:
     """Change what is given. Deliveries that wait go to the new address, too."""
+    if "url" in patch.model_fields_set:
+        service.check_url(patch.url)
     with transaction() as session:
         return service.patch_webhook(session, caller.project_id, webhook_id, patch)
 

@@ -3,9 +3,8 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from app.webhooks.address import refusal
 from trainer_core.spec import Strict
 
 Event = Literal[
@@ -38,13 +37,6 @@ class NewWebhook(Strict):
     events: Events = Field(default_factory=lambda: list(ALL))
     description: Description = ""
     active: bool = Field(default=True, description="False: nothing is sent, nor kept for later.")
-
-    @field_validator("url")
-    @classmethod
-    def _may_be_called(cls, url: str) -> str:
-        if reason := refusal(url):
-            raise ValueError(reason)
-        return url
 
 
 class WebhookPatch(NewWebhook):

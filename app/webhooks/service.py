@@ -7,12 +7,13 @@ from typing import Any
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session
 
-from app.errors import BadRequest, Conflict, NotFound
+from app.errors import BadRequest, Conflict, FieldProblem, InvalidPayload, NotFound
 from app.ids import new_id
 from app.models import Webhook, WebhookDelivery
 from app.secrets.cipher import decrypt, encrypt, key_file, load_key
 from app.settings import get_settings
 from app.webhooks import outbox, store
+from app.webhooks.address import refusal
 from app.webhooks.outbox import Happened
 from app.webhooks.schemas import (
     DeliveryOut,
@@ -32,6 +33,16 @@ _CURSOR = re.compile(r"dlv_[0-9A-HJKMNP-TV-Z]{26}")
 
 def _context(project_id: str, webhook_id: str) -> str:
     return f"{project_id}/webhooks/{webhook_id}"
+
+
+def check_url(url: str) -> None:
+    """Raise InvalidPayload for an address that may not be called.
+
+    Asks for its name's addresses, which takes as long as it takes: on a thread, and outside of
+    every transaction.
+    """
+    if reason := refusal(url):
+        raise InvalidPayload([FieldProblem(pointer="/url", message=reason)])
 
 
 def create_webhook(session: Session, project_id: str, new: NewWebhook) -> WebhookWithSecret:
@@ -173,7 +184,7 @@ def _delivery(row: WebhookDelivery) -> DeliveryOut:
 
 def redeliver(session: Session, project_id: str, webhook_id: str, delivery_id: str) -> DeliveryOut:
     """Have a delivery made once more, with the same id and body. Raises NotFound and Conflict."""
-    _check_active(find_webhook(session, project_id, webhook_id))
+    _check_active(find_webhook(session, project_id, webhook_id, lock=True))
     if not store.again(session, project_id, webhook_id, delivery_id):
         raise NotFound(f"there is no delivery {delivery_id}", "delivery_not_found")
     return _delivery(session.get_one(WebhookDelivery, delivery_id))
@@ -181,7 +192,7 @@ def redeliver(session: Session, project_id: str, webhook_id: str, delivery_id: s
 
 def send_test(session: Session, project_id: str, webhook_id: str) -> DeliveryOut:
     """Tell the endpoint that it is there; raises NotFound, and Conflict when it is switched off."""
-    _check_active(find_webhook(session, project_id, webhook_id))
+    _check_active(find_webhook(session, project_id, webhook_id, lock=True))
     content = {"data": {}, "links": {"self": f"/webhooks/{webhook_id}"}}
     now = session.scalars(select(func.now())).one()
     [delivery_id] = outbox.write(

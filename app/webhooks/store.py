@@ -37,7 +37,8 @@ class Due:
     """Seconds since 1970 on the database's clock, the same for every host."""
 
 
-# Those who answered last time go first, then those who were asked longest ago.
+# Those who were asked longest ago go first: those who answered last time have a courier of their
+# own, and the others must come to their turn beside them.
 _CLAIM = text(
     """
     WITH due AS (
@@ -49,7 +50,7 @@ _CLAIM = text(
             AND NOT EXISTS (SELECT FROM webhook_deliveries e
                 WHERE e.webhook_id = d.webhook_id AND e.status = 'pending'
                     AND e.number < d.number AND e.failures < :held_up)
-        ORDER BY w.failures > 0, w.tried_at NULLS FIRST, d.number
+        ORDER BY w.tried_at NULLS FIRST, d.number
         LIMIT 1 FOR NO KEY UPDATE OF w, d SKIP LOCKED
     ), taken AS (
         UPDATE webhooks w SET lease_token = :token, tried_at = now(),

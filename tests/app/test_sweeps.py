@@ -66,6 +66,13 @@ def test_runs_one_by_one_register_as_they_say_themselves(api: Api) -> None:
         ({"grid": {"adapter.r": [8, 0]}}, "/grid/adapter.r/1", "run 2 (adapter.r = 0)"),
         ({"grid": {"adapter": [{"type": "lora", "r": 0}]}}, "/grid/adapter/0/r", "run 1"),
         ({"grid": {"labels.team.x": [1]}}, "/grid/labels.team.x", "no place"),
+        (
+            {
+                "spec": {**LORA, "adapter": {"type": "lora", "target_modules": ["q_proj"]}},
+                "grid": {"adapter.target_modules.0.x": [1]},
+            },
+            *("/grid/adapter.target_modules.0.x", "0 holds no fields"),
+        ),
         ({"grid": {"adapter": [None], "adapter.r": [1]}}, "/grid/adapter.r", "within adapter"),
         (
             {"grid": {"adapter.r": [8, 8]}},

@@ -20,6 +20,7 @@ from app.jobs.service import cancel_job
 from app.settings import Settings, get_settings
 from app.webhooks import service, store
 from app.webhooks.schemas import ALL, NewWebhook, WebhookWithSecret
+from app.webhooks.service import check_url
 from tests.receiver import Receiver, answering
 from tests.services import ROOT, wait_until
 from tests.worker.conftest import forget
@@ -283,7 +284,9 @@ def test_a_name_that_comes_to_mean_a_private_address_is_not_called(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
 
     monkeypatch.setattr(app.webhooks.address.socket, "getaddrinfo", resolve)
-    webhook = hook(f"http://rebind.example:{receiver.port}/")
+    url = f"http://rebind.example:{receiver.port}/"
+    check_url(url)  # as `POST /webhooks` does first
+    webhook = hook(url)
     cancel()
     assert deliver() == 1
     [failed] = log(webhook)
