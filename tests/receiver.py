@@ -31,6 +31,10 @@ def answering(status: int, **headers: str) -> Behaviour:
     return behave
 
 
+class _Server(ThreadingHTTPServer):
+    leave: threading.Event
+
+
 @dataclass
 class Receiver:
     """The server's port, what it got, and how it behaves: to be changed at any time."""
@@ -44,8 +48,8 @@ class Receiver:
     @staticmethod
     def leave_of(handler: BaseHTTPRequestHandler) -> threading.Event:
         """Return the event of the receiver that a behaviour works for."""
-        leave: threading.Event = handler.server.leave  # type: ignore[attr-defined]
-        return leave
+        assert isinstance(handler.server, _Server)
+        return handler.server.leave
 
     def url(self, path: str = "/hook") -> str:
         """Return the address of a path."""
@@ -72,9 +76,9 @@ class Receiver:
             def log_message(self, *_: object) -> None:
                 """Keep quiet."""
 
-        server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        server = _Server(("127.0.0.1", self.port), Handler)
         self.port = server.server_port
-        server.leave = self.leave  # type: ignore[attr-defined]
+        server.leave = self.leave
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

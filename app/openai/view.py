@@ -58,7 +58,7 @@ def _of_job(job: Job, beside: store.Beside) -> FineTuningJob:
     version = beside.versions.get(job.id)
     over = job.status == Status.SUCCEEDED
     hyperparameters = _hyperparameters(job)
-    data = job.resolved["data"]
+    data, model = _block(job.resolved, "data"), _block(job.spec, "model")
     return FineTuningJob(
         id=ids.ftjob_id(job.id),
         created_at=seconds(job.created_at),
@@ -66,19 +66,26 @@ def _of_job(job: Job, beside: store.Beside) -> FineTuningJob:
         estimated_finish=_estimated_finish(job),
         status=_status(job),
         error=_error(job),
-        model=shown(job.spec["model"]),
+        model=shown(model) if model else "",
         fine_tuned_model=version and name_of(version),
-        training_file=_file(data["train"]) or "",
+        training_file=_file(data.get("train")) or "",
         validation_file=_file(data.get("validation")),
         result_files=[ids.results_id(job.id)] if over else [],
         hyperparameters=HyperparametersOut(**hyperparameters.model_dump(exclude={"beta"})),
         method=_method(hyperparameters),
         trained_tokens=_trained_tokens(job, beside.tokens.get(job.id)) if over else None,
-        seed=job.resolved["training"]["seed"],
+        seed=_block(job.resolved, "training").get("seed", 0),
         metadata=metadata_of(job.labels),
         integrations=[],
         organization_id=job.project_id,
     )
+
+
+def _block(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    """A block of a stored spec; empty where the version that wrote it had none: one such job must
+    not hide the others of a page."""
+    found = spec.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def metadata_of(labels: dict[str, Any]) -> dict[str, str]:
@@ -126,7 +133,7 @@ def _method(hyperparameters: HyperparametersOut) -> MethodOut:
 
 
 def _hyperparameters(job: Job) -> HyperparametersOut:
-    training = job.resolved["training"]
+    training = _block(job.resolved, "training")
     values: dict[str, Any] = {
         "n_epochs": _number(training.get("num_train_epochs")),
         "batch_size": _batch_size(job.resolved),
@@ -134,7 +141,7 @@ def _hyperparameters(job: Job) -> HyperparametersOut:
     }
     if job.task_type != "dpo":
         return HyperparametersOut(**values)
-    return DpoHyperparametersOut(**values, beta=_number(job.resolved["task"].get("beta")))
+    return DpoHyperparametersOut(**values, beta=_number(_block(job.resolved, "task").get("beta")))
 
 
 def _number(value: Any) -> float | Literal["auto"]:
@@ -142,16 +149,16 @@ def _number(value: Any) -> float | Literal["auto"]:
 
 
 def _batch_size(resolved: dict[str, Any]) -> int | Literal["auto"]:
-    training = resolved["training"]
+    training = _block(resolved, "training")
     rows = training.get("per_device_train_batch_size")
     rounds = training.get("gradient_accumulation_steps")
-    processes = resolved["distributed"].get("processes") or 1
+    processes = _block(resolved, "distributed").get("processes") or 1
     return rows * rounds * processes if rows and rounds else "auto"
 
 
 def _multiplier(resolved: dict[str, Any]) -> float | Literal["auto"]:
     """The rate's share of the usual one; `auto` for a spec that this version does not take."""
-    rate = resolved["training"].get("learning_rate")
+    rate = _block(resolved, "training").get("learning_rate")
     try:
         usual = usual_learning_rate(TrainSpec.model_validate(resolved))
     except ValidationError:

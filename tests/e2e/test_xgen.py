@@ -151,7 +151,10 @@ async function byChunks(url) {
 </script>"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (see .ci/browser)")
+@pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="no chromium; make test installs it where it is root (.ci/browser)",
+)
 def test_a_browser_sees_every_event_once(
     world: World, pages: Pages, rows: Path, tmp_path: Path
 ) -> None:

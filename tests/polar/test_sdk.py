@@ -129,12 +129,12 @@ class Service(BaseHTTPRequestHandler):
         end = start + self.cut.pop(0) if self.cut else len(FILE)
         self.wfile.write((FILE if "right" in self.path else FILE[::-1])[start:end])
 
-    def answer(self, status: int, body: object) -> None:
+    def answer(self, status: int, body: Any) -> None:
         content = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         if status == 429:
-            self.send_header("Retry-After", str(body["wait"]))  # type: ignore[index]
+            self.send_header("Retry-After", str(body["wait"]))
         self.end_headers()
         self.wfile.write(content)
 

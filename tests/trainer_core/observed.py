@@ -163,7 +163,7 @@ def observe_resume(document: Mapping[str, Any]) -> Seen:
     paths = launch.paths.model_copy(update={"resume_from": str(Path(launch.paths.work) / "none")})
     session._launch = launch.model_copy(update={"paths": paths})
     try:
-        return {"resumes": session._find_checkpoint(launch.spec, ("", "")) is not None}
+        return {"resumes": session._find_checkpoint(("", "")) is not None}
     except TrainerError as error:
         return {"resumes": error.message}
 

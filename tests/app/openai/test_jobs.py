@@ -5,6 +5,7 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.fine_tuning import DpoHyperparametersParam
 from sqlalchemy.orm import Session
 
 from app.jobs.lifecycle import Change, FailureReason, Status, transition
@@ -59,12 +60,17 @@ def test_a_job_of_the_least_is_one_of_the_usual_values(
 
 
 def test_every_parameter_gets_to_the_spec(api: Api, client: openai.OpenAI, file: str) -> None:
-    asked = {"n_epochs": 2, "batch_size": 6, "learning_rate_multiplier": 0.5, "beta": 0.3}
+    asked: DpoHyperparametersParam = {
+        "n_epochs": 2,
+        "batch_size": 6,
+        "learning_rate_multiplier": 0.5,
+        "beta": 0.3,
+    }
     job = client.fine_tuning.jobs.create(
         model=MODEL,
         training_file=file,
         validation_file=file,
-        method={"type": "dpo", "dpo": {"hyperparameters": asked}},  # type: ignore[typeddict-item]
+        method={"type": "dpo", "dpo": {"hyperparameters": asked}},
         suffix="shop.v1",
         seed=7,
         metadata={"team": "search", "k" * 64: "x" * 512},
@@ -348,3 +354,16 @@ def test_a_failure_is_told_with_its_parameter(api: Api, client: openai.OpenAI, f
     assert failed.error.message == change.message
     newest = client.fine_tuning.jobs.list_events(job.id, limit=1).data[0]
     assert (newest.level, newest.message) == ("error", f"The job has failed: {change.message}")
+
+
+def test_a_job_of_an_older_version_hides_no_other(
+    api: Api, client: openai.OpenAI, file: str
+) -> None:
+    """Its stored spec lacks blocks: the page shows it without them."""
+    older = client.fine_tuning.jobs.create(model=MODEL, training_file=file)
+    key = f"job_{older.id.removeprefix('ftjob-')}"
+    api.write("UPDATE jobs SET resolved = '{}' WHERE id = :id", id=key)
+    newer = client.fine_tuning.jobs.create(model=MODEL, training_file=file)
+    found = {job.id: job for job in client.fine_tuning.jobs.list(limit=2).data}
+    assert found.keys() == {older.id, newer.id}
+    assert (found[older.id].training_file, found[older.id].hyperparameters.n_epochs) == ("", "auto")
