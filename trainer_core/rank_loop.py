@@ -25,6 +25,7 @@ class RankPart:
     _is_filler = False
     _evaluates_now = False
     _random_states: list[bytes]
+    _told_names: dict[str, list[str]]
 
     @property
     def _ranks(self) -> Ranks:
@@ -107,15 +108,14 @@ class RankPart:
 
         Which names there are is told once; after that one sum of numbers is a quarter of the work.
         """
-        agreed = self.__dict__.setdefault("_agreed", {})
         while True:
-            names = agreed.get(mode, [])
+            names = self._told_names.get(mode, [])
             numbers = [number for name in names for number in own.get(name, (0.0, 0))]
             unheard = float(not own.keys() <= set(names))
             found, *sums = self._ranks.sums([unheard, *numbers])
             if not found:
                 return dict(zip(names, zip(sums[::2], sums[1::2], strict=True), strict=True))
-            agreed[mode] = sorted(set(names).union(*self._ranks.collect([*own])))
+            self._told_names[mode] = sorted(set(names).union(*self._ranks.collect([*own])))
 
     def store_flos(self) -> None:
         """Nothing: nobody reads them, and the library would ask the other ranks."""
@@ -153,6 +153,7 @@ def connect(trainer: Any, ranks: Ranks) -> None:
     import torch
     from torch.nn.modules.batchnorm import _BatchNorm
 
+    trainer._told_names = {}
     accelerator = trainer.accelerator
     # Buffers are the same on all ranks, but for running means of batches.
     runs = any(isinstance(module, _BatchNorm) for module in transformer_of(trainer.model).modules())

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +230,7 @@ class Session:
 
     def _as_begun(self, resolved: TrainSpec, hardware: Hardware) -> TrainSpec:
         """The spec with the settings of the checkpoint that is gone on from, where it is open."""
-        folder, given = self._resumed_folder(), self._launch.spec
+        folder, given = self._resumed_folder, self._launch.spec
         if folder is None:
             return given
         try:
@@ -252,10 +252,12 @@ class Session:
             self._report.emit(kind, **data)
 
     def _find_checkpoint(self, hashes: tuple[str, str]) -> Resume | None:
-        folder = self._resumed_folder()
+        folder = self._resumed_folder
         return None if folder is None else open_checkpoint(folder, hashes)
 
+    @cached_property
     def _resumed_folder(self) -> Path | None:
+        """Looked for once: every file of a checkpoint is hashed for it."""
         if self._launch.spec.checkpoint.resume == "never":
             return None
         given = self._launch.paths.resume_from

@@ -69,7 +69,7 @@ class Watch:
         """The loss of one step, and the norm of its gradient where it is known."""
         self._look_for_flatness(step, loss, gradient)
         self._losses.append(loss)
-        self._look_for_loss_of_all(step, loss)
+        self._look_for_lost_weights(step, loss)
         if not self._falls or len(self._losses) < WINDOW:
             return
         mean = fmean(self._losses)
@@ -83,7 +83,7 @@ class Watch:
                 "training.learning_rate",
             )
 
-    def _look_for_loss_of_all(self, step: int, loss: float) -> None:
+    def _look_for_lost_weights(self, step: int, loss: float) -> None:
         self._begun_at = loss if self._begun_at is None else self._begun_at
         if self._guess is None or len(self._losses) < _LOST_STEPS:
             return
