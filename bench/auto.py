@@ -1,10 +1,10 @@
 """What is left open against what could be said instead: `auto` must be about as quick as the best.
 
 Every choice of `resolve` that a machine without a GPU leaves: precision, attention, how a step's
-rows are put into batches and processes, recomputed activations, kernel of the optimizer. All sides
+rows are put into batches, recomputed activations, kernel of the optimizer. All sides
 train the same rows, as many a step, on all cores; each says one thing and leaves the others open.
-They take their steps in turns, but for several processes, which take whole runs in turns; bf16, ten
-times as slow on most CPUs, takes few.
+They take their steps in turns; bf16, ten times as slow on most CPUs, takes few. Two processes are
+told beside them without a limit, by whole runs in turns: on a CPU `auto` takes one (ADR 0019).
 
     python -m bench.auto [--rounds 5] [--steps 12]
 """
@@ -139,12 +139,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = (
             [*compare(folder / "quick", CHOICES, options.rounds, steps)],
             [*compare(folder / "slow", SLOW, options.rounds, WARM_UP + SLOW_STEPS)],
-            [*compare_processes(folder / "processes", options.rounds, steps)],
         )
+        beside = [each[TWO] for each in compare_processes(folder / "two", options.rounds, steps)]
     good = True
     for some in found:
         for name in some[0]:
             good &= verdict(f"auto / {name}", [each[name] for each in some], LIMIT)
+    print(f"auto / {TWO}, without a limit (ADR 0019): {statistics.median(beside):.3f}")
     return 0 if good else 1
 
 

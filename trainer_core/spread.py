@@ -13,8 +13,8 @@ _ON_A_CPU = 2
 def processes_of(spec: TrainSpec, gpus: int) -> int:
     """Processes for a spec on `gpus` GPUs (0: the CPU); 1: no DDP.
 
-    `auto` takes a process for each GPU where the task can be spread, and one on a CPU; of a stream
-    one as well, because what is prepared of it is known before any GPU is.
+    `auto` takes a process for each GPU where the task can be spread, and one on a CPU (ADR 0019);
+    of a stream one as well, because what is prepared of it is known before any GPU is.
     """
     wish = spec.distributed
     if wish.strategy == "none" or task_of(spec).FACTS.ddp is not None:
