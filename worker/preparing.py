@@ -22,7 +22,7 @@ from app.settings import Settings
 from app.storage import ChecksumMismatch, ObjectMissing, Store, StoreUnavailable, join_key
 from trainer_core.data.key import content_key
 from trainer_core.moved import present_place
-from trainer_core.publish.manifest import MANIFEST, write_durably
+from trainer_core.publish.manifest import write_durably
 from trainer_core.spec import Launch
 from worker import forks
 from worker.blocks import BlockServer, Lent
@@ -36,7 +36,7 @@ from worker.lease import LeaseKeeper
 from worker.outages import through_outages
 from worker.process import Exit, Order, TrainerProcess, start
 from worker.redact import Redactor
-from worker.transfer import download_folder, is_whole, upload_folder
+from worker.transfer import download_folder, is_stored, is_whole, upload_folder
 from worker.waiting import Stopped, TookTooLong, unless_stopped
 from worker.watch import TICK
 
@@ -260,7 +260,7 @@ class DataSupervisor(ABC, Generic[Result]):
 
     def _store_folder(self, folder: Path, key: str, project_id: str) -> None:
         prefix = prepared_prefix(project_id, key)
-        if self._store.head(join_key(prefix + MANIFEST)) is None:
+        if not is_stored(self._store, prefix):
             upload_folder(self._store, folder, prefix)
 
     def _last_output(self) -> str:

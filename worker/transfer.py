@@ -12,7 +12,7 @@ from pathlib import Path
 from app.artifacts.manifest import read_manifest as read_stored_manifest
 from app.multipart import PART
 from app.s3 import patiently
-from app.storage import IMPATIENT, Patience, Store, join_key
+from app.storage import IMPATIENT, ChecksumMismatch, ObjectMissing, Patience, Store, join_key
 from trainer_core.publish.manifest import (
     MANIFEST,
     BrokenFolder,
@@ -66,6 +66,19 @@ def upload_folder(
             job.result()
     patiently(lambda: store.put_bytes(join_key(prefix + MANIFEST), content), patience)
     return Stored(prefix, manifest, hashlib.sha256(content).hexdigest())
+
+
+def is_stored(store: Store, prefix: str) -> bool:
+    """Say whether a whole folder lies at `prefix`: a manifest, and files of the sizes it names.
+
+    Raises StoreUnavailable.
+    """
+    sizes = {found.key: found.size for found in store.list_objects(prefix)}
+    try:
+        manifest = read_stored_manifest(store, prefix, None)
+    except (ObjectMissing, ChecksumMismatch):
+        return False
+    return all(sizes.get(join_key(prefix + each.path)) == each.size for each in manifest.files)
 
 
 def download_folder(

@@ -63,6 +63,21 @@ def all_at_once(count: int, store: SlowStore, folder: Path) -> None:
         list(pool.map(fetch, range(count)))
 
 
+def test_a_folder_that_lost_a_file_in_the_store_or_is_cut_is_not_stored(stored: SlowStore):
+    manifest, part = stored.get_bytes(f"{PREFIX}manifest.json", 10_000), f"{PREFIX}모델/part-3"
+    content = stored.get_bytes(part, 1000)
+    assert transfer.is_stored(stored, PREFIX)
+    stored.delete(part)
+    assert not transfer.is_stored(stored, PREFIX)
+    stored.put_bytes(part, content[:-1])
+    assert not transfer.is_stored(stored, PREFIX)
+    stored.put_bytes(part, content)
+    stored.put_bytes(f"{PREFIX}manifest.json", manifest[:-2])
+    assert not transfer.is_stored(stored, PREFIX)
+    stored.delete(f"{PREFIX}manifest.json")
+    assert not transfer.is_stored(stored, PREFIX)
+
+
 def test_attempts_that_want_the_same_folder_download_it_once(stored: SlowStore, tmp_path: Path):
     all_at_once(4, stored, tmp_path / "cache" / "abc")
     assert set(stored.fetched.values()) == {1}
