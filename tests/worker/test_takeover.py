@@ -25,6 +25,7 @@ LEASE = 60.0
 
 @pytest.fixture(autouse=True)
 def _short(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    get_engine()  # of the usual lease: a busy machine stands still for a second in a transaction
     monkeypatch.setattr(settings, "lease", 0.001)
 
 
@@ -261,6 +262,8 @@ def test_what_a_holder_left_after_the_end_is_given_back_but_not_what_failed_to_c
 def test_a_holder_that_stands_still_in_a_transaction_keeps_nobody_from_its_rows():
     """A frozen process answers nothing and closes nothing: the database itself ends its wait."""
     job, attempt, _ = claimed()
+    get_engine().dispose()
+    get_engine.cache_clear()  # the next one has the short lease, and half of it as its patience
     with Session(get_engine()) as frozen:
         frozen.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR UPDATE"), {"id": job})
         with transaction() as session:  # waits for the row, as a takeover would
