@@ -48,9 +48,11 @@ class Decoder:
 
     A line ends at a line feed, with or without a carriage return, and nowhere else: an event's
     text may hold U+2028 and its like. Comments (heartbeats) and a cut last frame are left out.
+    `newest` is the last id of all, also of a frame that has nothing else.
     """
 
     def __init__(self) -> None:
+        self.newest: str | None = None
         self._begun = ""
         self._id: str | None = None
         self._data: list[str] = []
@@ -66,7 +68,7 @@ class Decoder:
         if name == "data":
             self._data.append(value.removeprefix(" "))
         elif name == "id":
-            self._id = value.removeprefix(" ")
+            self._id = self.newest = value.removeprefix(" ")
         elif not line:
             said, name_of_it, self._data, self._id = self._data, self._id, [], None
             if said:

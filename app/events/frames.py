@@ -64,6 +64,14 @@ class Form(Enum):
         return ",".join(event for _, event in events)
 
 
+def beginning(name: str) -> bytes:
+    """Return the first frame of a stream whose start only the service knows: with its id.
+
+    By the standard a client that connects again sends it, also when it has seen no event yet.
+    """
+    return RETRY.removesuffix(b"\n") + f"id: {name}\n\n".encode()
+
+
 def event_frame(position: Position, kind: str, name: str, event: str) -> Frame:
     """Return the frame of a stored event from its id and its JSON."""
     return Frame(position, kind, f"id: {name}\ndata: {event}\n\n".encode())

@@ -58,7 +58,8 @@ class Stream:
 
     async def run(self, queue: Subscription, write: Write) -> None:
         """Write whole frames until the job's end, or until the queue or the feed is left."""
-        await write(frames.RETRY)
+        of_a_job = isinstance(self.source, JobSource)  # its start is 0, as everybody knows
+        await write(frames.RETRY if of_a_job else frames.beginning(self._id()))
         if self.expired:
             await write(frames.resync_frame(self._id()))
         while not self._is_over(queue):

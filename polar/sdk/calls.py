@@ -1,7 +1,8 @@
 """Calls without a connection: what is asked, when it is asked again, and what the answer means.
 
 A `Call` and every longer course, such as an upload, is a generator of steps: `Send` for an answer,
-`Receive` for one that goes to a sink, `Pause` for a while without any. The drivers alone know how
+`Receive` for one that goes to a sink, `Pause` for a while without any, `Work` for what must not
+stop an event loop. The drivers alone know how
 a step is done, one with threads and one with await.
 """
 
@@ -71,7 +72,14 @@ class Pause:
     seconds: float
 
 
-Step = Send | Receive | Pause
+@dataclass(frozen=True)
+class Work:
+    """Compute something that takes its time; the step's result is what it returns."""
+
+    compute: Callable[[], Any]
+
+
+Step = Send | Receive | Pause | Work
 Course = Generator[Step, Any, T]
 
 
@@ -115,7 +123,9 @@ class Call(Generic[T]):
         return self.method in _SAFE if self.again is None else self.again
 
     def arguments(self) -> dict[str, Any]:
-        """Return what httpx is given."""
+        """Return what httpx is given; raises ValueError for an address: the key is for one host."""
+        if httpx.URL(self.path).is_absolute_url:
+            raise ValueError(f"{self.path!r} is an address: give a path of the API, such as /jobs")
         given = {name: value for name, value in self.query.items() if value is not None}
         return {
             "method": self.method,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import anyio
 import httpx
 
-from polar.sdk.calls import Pause, Receive, Send, Step, Steps, unreachable
+from polar.sdk.calls import Pause, Receive, Send, Step, Steps, Work, unreachable
 from polar.sdk.errors import ClientError
 from polar.sdk.listening import Listener
 from polar.sdk.operations import Page
@@ -57,10 +57,12 @@ class Driver:
             except ClientError as failed:
                 error = failed
 
-    def _do(self, step: Step) -> httpx.Response | None:
+    def _do(self, step: Step) -> Any:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return None
+        if isinstance(step, Work):
+            return step.compute()
         try:
             if isinstance(step, Send):
                 return self._http.request(**step.request.arguments())
@@ -137,10 +139,12 @@ class AsyncDriver:
             except ClientError as failed:
                 error = failed
 
-    async def _do(self, step: Step) -> httpx.Response | None:
+    async def _do(self, step: Step) -> Any:
         if isinstance(step, Pause):
             await anyio.sleep(step.seconds)
             return None
+        if isinstance(step, Work):
+            return await anyio.to_thread.run_sync(step.compute)
         try:
             if isinstance(step, Send):
                 return await self._http.request(**step.request.arguments())

@@ -1,6 +1,7 @@
 """Downloads that appear when they are whole, and uploads that go on where they broke."""
 
 import hashlib
+import time
 from base64 import b64encode
 from pathlib import Path
 from typing import BinaryIO
@@ -186,12 +187,11 @@ def _repeatable(error: Unreachable | ApiError) -> Unreachable:
 
 
 def _checked(upload: answers.UploadOut) -> Course[answers.UploadOut]:
-    waited = 0.0
+    began = time.monotonic()
     while upload.status == "checking":
-        if waited > CHECKED_WITHIN:
-            raise Waited(f"upload {upload.id} is looked through for {waited:.0f} s already")
+        if time.monotonic() - began > CHECKED_WITHIN:
+            raise Waited(f"upload {upload.id} is looked through for over {CHECKED_WITHIN:.0f} s")
         yield Pause(_LOOK_EVERY)
-        waited += _LOOK_EVERY
         upload = yield from get_upload(upload.id)
     if upload.problem is not None:
         problem = upload.problem

@@ -1,6 +1,7 @@
 """Jobs: submit, look, steer, follow; a job that is returned has these as methods of its own."""
 
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -168,16 +169,16 @@ class Jobs(Resource[D]):
     @job_operation
     def wait(self, job_id: str, *, timeout: float = DAY) -> Course[Json]:
         """Return the job when it has ended, however; raises Waited after `timeout` seconds."""
-        waited, pause = 0.0, _FIRST_LOOK
+        began, pause = time.monotonic(), _FIRST_LOOK
         while True:
             job: Json = yield from Call(method="GET", path=_at(job_id), read=decoded)
             if job["status"] in ENDED:
                 return job
-            if waited >= timeout:
+            left = began + timeout - time.monotonic()
+            if left <= 0:
                 raise Waited(f"{job_id} is {job['status']} after {timeout:g} s")
-            pause = min(pause, timeout - waited)
-            yield Pause(pause)
-            waited, pause = waited + pause, min(2 * pause, _LONGEST_LOOK)
+            yield Pause(min(pause, left))
+            pause = min(2 * pause, _LONGEST_LOOK)
 
     @stream
     def events(

@@ -12,6 +12,7 @@ from polar.sse import Decoder, Frame
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 STREAM_TIMEOUT = 45.0  # heartbeats come every 15 s
 PATIENCE = 120.0
+_STREAM = "text/event-stream"
 
 
 class Listener:
@@ -37,7 +38,7 @@ class Listener:
     def request(self) -> Call[None]:
         """Return what to ask now: all that follows the last event that was seen."""
         self._decoder = Decoder()
-        headers = {"Accept": "text/event-stream"}
+        headers = {"Accept": _STREAM}
         if self.after is not None:
             headers["Last-Event-ID"] = self.after
         return Call(
@@ -50,8 +51,11 @@ class Listener:
         )
 
     def opened(self, answer: httpx.Response) -> None:
-        """Look at the head of an answer; raises ApiError."""
+        """Look at the head of an answer; raises ApiError, and Unreachable for another's page."""
         check(answer)
+        kind = answer.headers.get("Content-Type", "without a type")
+        if kind.partition(";")[0].strip().lower() != _STREAM:
+            raise Unreachable(f"GET {self._path} is answered, but not by events ({kind})")
 
     def take(self, text: str) -> Iterator[Frame]:
         """Yield the frames that a piece of the stream completes, up to the last of all."""
@@ -65,6 +69,8 @@ class Listener:
             self._heard = time.monotonic()  # the reader's own time is no silence of the service
             if self.ended:
                 return
+        if self.after is None:  # where the stream began, if nothing has happened yet
+            self.after = self._decoder.newest
 
     def _is_known(self, frame: Frame) -> bool:
         if not self._ordered:

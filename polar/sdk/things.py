@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polar.sdk import answers, files
-from polar.sdk.calls import LONG_TIMEOUT, Call, Course, nothing, part, path_of, text_of
+from polar.sdk.calls import LONG_TIMEOUT, Call, Course, Work, nothing, part, path_of, text_of
 from polar.sdk.jobs import Spec, body_of
 from polar.sdk.listening import PATIENCE, Listener
 from polar.sdk.operations import D, PathLike, Resource, operation, pages, stream
@@ -57,10 +57,14 @@ class Datasets(Resource[D]):
         return Call(method="DELETE", path=f"/datasets/{part(dataset_id)}", read=nothing)
 
 
+def _begin(file: Path, name: str | None) -> Course[answers.UploadOut]:
+    digest: str = yield Work(lambda: files.checksum(file))
+    announced = files.begin_upload(name or file.stem, file.name, file.stat().st_size, digest)
+    return (yield from announced)
+
+
 def _upload(file: Path, name: str | None) -> Course[answers.DatasetOut]:
-    begun = yield from files.begin_upload(
-        name or file.stem, file.name, file.stat().st_size, files.checksum(file)
-    )
+    begun = yield from _begin(file, name)
     done = yield from files.send_upload(begun, file)
     return (
         yield from Call(
@@ -75,11 +79,9 @@ class Uploads(Resource[D]):
     """`/uploads`: data sets in pieces, by tus 1.0. `Datasets.upload` does all of it."""
 
     @operation
-    def begin(self, file: PathLike, name: str | None = None) -> Call[answers.UploadOut]:
+    def begin(self, file: PathLike, name: str | None = None) -> Course[answers.UploadOut]:
         """Announce a file; `send` sends it, from this process or a later one."""
-        path = Path(file)
-        size, digest = path.stat().st_size, files.checksum(path)
-        return files.begin_upload(name or path.stem, path.name, size, digest)
+        return _begin(Path(file), name)
 
     @operation
     def send(self, upload_id: str, file: PathLike) -> Course[answers.UploadOut]:

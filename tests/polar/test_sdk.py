@@ -1,6 +1,7 @@
 """The SDK against a real server on a socket: resuming streams, retries, errors, whole downloads."""
 
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -105,8 +106,7 @@ class Service(BaseHTTPRequestHandler):
 
     def stream(self, after: int) -> None:
         self.asked.append(str(after))
-        self.send_response(200)
-        self.end_headers()
+        self.begin_stream()
         self.wfile.write(b"retry: 1000\n\n: heartbeat\n\n")
         first = max(after, 1)  # the one that was seen last comes again, as from a hasty proxy
         for number in range(first, min(after + 3, 6)):
@@ -117,6 +117,11 @@ class Service(BaseHTTPRequestHandler):
             self.wfile.write(b'data: {"type":"end","status":"succeeded","last_seq":5}\n\n')
         else:
             self.wfile.write(b'id: 99\ndata: {"type":')
+
+    def begin_stream(self, kind: str = "text/event-stream; charset=utf-8") -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
 
     def download(self) -> None:
         start = int((self.headers["Range"] or "bytes=0-")[6:-1])
@@ -197,11 +202,68 @@ class Quiet(Service):
         if len(self.hours) == 2:
             self.answer(503, {"message": "starting", "errors": []})
             return
-        self.send_response(200)
-        self.end_headers()
+        self.begin_stream()
         self.wfile.write(b": heartbeat\n\n")
         if len(self.hours) == 3:
             self.wfile.write(b'data: {"type":"end","status":"succeeded","last_seq":0}\n\n')
+
+
+class Elsewhere(Service):
+    """The stream of all jobs: tells where it begins, and breaks off before anything happens."""
+
+    def do_GET(self) -> None:
+        self.asked.append(self.headers["Last-Event-ID"])
+        self.begin_stream()
+        if len(self.asked) == 1:
+            self.wfile.write(b"retry: 1000\n\nid: here\n\n: heartbeat\n\n")
+        else:
+            self.wfile.write(b'id: next\ndata: {"seq": 1, "type": "log", "data": {}}\n\n')
+
+
+def test_a_stream_that_breaks_before_its_first_event_goes_on_from_its_beginning() -> None:
+    Elsewhere.asked.clear()
+    with serving(Elsewhere) as url, Client(url) as client:
+        [frame] = itertools.islice(client.events.follow(), 1)
+    assert (frame.id, Elsewhere.asked) == ("next", [None, "here"])
+
+
+class Page(Service):
+    """Answers whatever is asked with a page, as the front end at another port does."""
+
+    def do_GET(self) -> None:
+        self.begin_stream("text/html")
+        self.wfile.write(b"<html></html>\n\n")
+
+
+def test_a_page_instead_of_events_is_told_and_not_waited_for() -> None:
+    with (
+        serving(Page) as url,
+        Client(url) as client,
+        pytest.raises(Unreachable, match=r"not by events \(text/html\)"),
+    ):
+        list(client.jobs.events("job", patience=0))
+
+
+def test_the_key_goes_to_the_service_alone(service: str) -> None:
+    Elsewhere.asked.clear()
+    with (
+        serving(Elsewhere) as other,
+        Client(service, "polar_key") as client,
+        pytest.raises(ValueError, match="is an address: give a path of the API"),
+    ):
+        client.request("GET", f"{other}/jobs")
+    assert Elsewhere.asked == []
+
+
+def test_waiting_counts_the_time_of_the_answers(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By this clock an answer takes ten seconds: the second one comes after the fifteen.
+    clock = SimpleNamespace(monotonic=lambda: 10.0 * len(Service.asked))
+    monkeypatch.setattr("polar.sdk.jobs.time", clock)
+    with Client(service) as client, pytest.raises(Waited, match="queued after 15 s"):
+        client.jobs.wait("job", timeout=15)
+    assert len(Service.asked) == 2
 
 
 def test_hours_of_heartbeats_use_no_patience_up(monkeypatch: pytest.MonkeyPatch) -> None:
