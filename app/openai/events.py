@@ -1,13 +1,12 @@
 """A job's events, newest first, in OpenAI's words."""
 
 import json
-from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from app.db import transaction
-from app.events.archive import get_archive
+from app.events.archive import ArchivedEvent, get_archive
 from app.events.ranges import Range, ranges_of
 from app.openai import finding, ids, store
 from app.openai.metrics import renamed
@@ -52,15 +51,18 @@ def _kept(
 
 
 def _archived(ranges: list[Range], before: int, limit: int) -> list[_Found]:
-    wanted = [each for each in ranges if each.first_seq < before]
-    newest: deque[_Found] = deque(maxlen=limit)
-    for event in get_archive().events(wanted, 0, _TYPES):
-        if event.seq >= before:
-            break
-        told = json.loads(event.json)
-        time = datetime.fromisoformat(told["time"])
-        newest.append(_Found(event.seq, time, event.type, told["data"]))
-    return list(reversed(newest))
+    """The newest events before `before`; ranges further back than they reach are not read."""
+    found: list[ArchivedEvent] = []
+    for each in reversed(ranges):
+        if each.first_seq < before and len(found) < limit:
+            events = get_archive().events([each], 0, _TYPES)
+            found += reversed([event for event in events if event.seq < before])
+    return [_of_archive(event) for event in found[:limit]]
+
+
+def _of_archive(event: ArchivedEvent) -> _Found:
+    told = json.loads(event.json)
+    return _Found(event.seq, datetime.fromisoformat(told["time"]), event.type, told["data"])
 
 
 def _event(job_id: str, found: _Found) -> FineTuningEvent:

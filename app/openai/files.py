@@ -63,10 +63,10 @@ def of_dataset(dataset: Dataset) -> FileObject:
     )
 
 
-def find(session: Session, project_id: str, given: str) -> Dataset:
-    """Return the uploaded data set of a file's id; raises NotFound."""
+def find(session: Session, project_id: str, given: str, *, deleted: bool = False) -> Dataset:
+    """Return the uploaded data set of a file's id, or one that was `deleted`; raises NotFound."""
     dataset_id = ids.dataset_of(given)
-    found = dataset_id and store.get_file(session, project_id, dataset_id)
+    found = dataset_id and store.get_file(session, project_id, dataset_id, deleted=deleted)
     if not found:
         raise ids.no_file(given)
     return found
@@ -132,17 +132,15 @@ def list_files(session: Session, project_id: str, query: FileQuery) -> FilePage:
 
 
 def delete(files: Store, project_id: str, given: str) -> FileDeleted:
-    """Delete an uploaded file, as `DELETE /datasets/{id}` does.
+    """Delete an uploaded file, as `DELETE /datasets/{id}` does; deleting it again is silent.
 
     Raises NotFound, Conflict while an open job reads it, and BadRequest for a job's metrics.
     """
     if ids.job_of_results(given) is not None:
         raise BadRequest("the metrics of a job are deleted with the job", "unsupported_value")
-    dataset_id = ids.dataset_of(given)
-    if dataset_id is None:
-        raise ids.no_file(given)
     with transaction() as session:
-        found = service.mark_deleted(session, project_id, dataset_id)
+        file = find(session, project_id, given, deleted=True)
+        found = service.mark_deleted(session, project_id, file.id)
     service.delete_files(files, found)
     return FileDeleted(id=ids.file_id(found.id))
 

@@ -11,6 +11,7 @@ from app.jobs.pausing import pause_job, resume_job
 from app.jobs.routes import IdempotencyKey
 from app.jobs.service import cancel_job
 from app.openai import events, examples, jobs
+from app.openai.repeats import RetryCount
 from app.openai.request import CheckpointQuery, EventQuery, JobListQuery, JobRequest
 from app.openai.schemas import (
     FineTuningCheckpointPage,
@@ -32,11 +33,12 @@ _FILTER = "metadata["
 def create_job(
     request: Annotated[JobRequest, Body(openapi_examples=examples.CREATE)],
     idempotency_key: IdempotencyKey = None,
+    tried: RetryCount = None,
     caller: Caller = require(Role.SUBMITTER),
 ) -> FineTuningJob:
     """Make an ordinary job: `/jobs` shows it too, with all that this API has no word for."""
     with transaction() as session:
-        return jobs.create(session, caller.project_id, request, idempotency_key)
+        return jobs.create(session, caller.project_id, request, idempotency_key, tried)
 
 
 @router.get("", summary="List fine-tuning jobs")

@@ -15,6 +15,7 @@ from app.models import Job
 from app.openai import finding, ids, metrics, store, view
 from app.openai.mapping import LABELS, spec_of
 from app.openai.models import checkpoint_name
+from app.openai.repeats import made_before
 from app.openai.request import CheckpointQuery, JobListQuery, JobRequest
 from app.openai.schemas import (
     CheckpointMetrics,
@@ -31,16 +32,23 @@ Change = Callable[[Session, str, str], JobOut]
 
 
 def create(
-    session: Session, project_id: str, request: JobRequest, key: str | None
+    session: Session,
+    project_id: str,
+    request: JobRequest,
+    key: str | None,
+    tried: str | None = None,
 ) -> FineTuningJob:
     """Make a job; with a key used before, return that request's job as it stands now.
 
+    Without a key, `tried` says how often the client has sent it before: see `made_before`.
     Raises InvalidPayload with the request's parameters, and Conflict as `submit` does.
     """
     once = once_for(key, ["openai", request.model_dump(mode="json", exclude_unset=True)])
     made = answer_before(session, project_id, once)
     if made is None:
         spec, draft = spec_of(session, project_id, request, hosts_online(session))
+        if key is None and (found := made_before(session, project_id, spec, tried)) is not None:
+            return show(session, project_id, found)
         try:
             made = submit(session, Submission(project_id, spec, key, once=once))
         except InvalidPayload as error:

@@ -12,7 +12,7 @@ from app.jobs.hardware import Host
 from app.jobs.resolution import resolve_spec
 from app.jobs.service import merge_patch
 from app.jobs.spec import JobSpec
-from app.openai import ids
+from app.openai import ids, store
 from app.openai.models import model_of, new_name
 from app.openai.request import DpoHyperparameters, Hyperparameters, JobRequest
 from trainer_core.problems import explain
@@ -26,6 +26,10 @@ _REINFORCEMENT = (
 _INTEGRATIONS = (
     "nothing is sent to Weights and Biases from here: leave it out. Runs are in the MLflow of this "
     "service, and a job's `result_files` hold its metrics"
+)
+_OTHER_TASK = (
+    "a job with task {!r} could not be shown at this door: send its spec to POST /jobs, or leave "
+    "the task to `method`"
 )
 
 
@@ -71,7 +75,10 @@ def spec_of(
         draft.put("task.beta", asked.beta, f"{below}/beta")
     draft.spec = merge_patch(draft.spec, request.polar or {})
     _settle_numbers(draft, asked, below, hosts)
-    return _valid(draft), draft
+    spec = _valid(draft)
+    if spec.task.type not in store.TASKS:
+        raise _wrong("/polar/task/type", _OTHER_TASK.format(spec.task.type))
+    return spec, draft
 
 
 def _method(request: JobRequest) -> tuple[str, str]:

@@ -13,28 +13,30 @@ from app.models import Attempt, CheckpointRow, Dataset, Job, ModelVersion, Prepa
 TASKS = ("sft", "dpo")
 
 
-def get_file(session: Session, project_id: str, dataset_id: str) -> Dataset | None:
-    """Return the uploaded data set; what is only registered has no bytes here."""
-    return session.scalar(select(Dataset).where(*_is_file(project_id), Dataset.id == dataset_id))
+def get_file(
+    session: Session, project_id: str, dataset_id: str, *, deleted: bool = False
+) -> Dataset | None:
+    """Return the uploaded data set; what is only registered has no bytes here.
+
+    `deleted` finds it also after it was deleted.
+    """
+    query = select(Dataset).where(*_was_uploaded(project_id), Dataset.id == dataset_id)
+    return session.scalar(query if deleted else query.where(Dataset.deleted_at.is_(None)))
 
 
 def list_files(
     session: Session, project_id: str, after: str | None, limit: int, *, newest_first: bool
 ) -> Sequence[Dataset]:
     """Return up to `limit` uploaded data sets that follow the id `after`."""
-    query = select(Dataset).where(*_is_file(project_id))
+    query = select(Dataset).where(*_was_uploaded(project_id), Dataset.deleted_at.is_(None))
     if after is not None:
         query = query.where(Dataset.id < after if newest_first else Dataset.id > after)
     order = Dataset.id.desc() if newest_first else Dataset.id
     return session.scalars(query.order_by(order).limit(limit)).all()
 
 
-def _is_file(project_id: str) -> tuple[ColumnElement[bool], ...]:
-    return (
-        Dataset.project_id == project_id,
-        Dataset.source == "upload",
-        Dataset.deleted_at.is_(None),
-    )
+def _was_uploaded(project_id: str) -> tuple[ColumnElement[bool], ...]:
+    return Dataset.project_id == project_id, Dataset.source == "upload"
 
 
 def list_jobs(

@@ -70,6 +70,7 @@ def everything(api: Api, job: str) -> dict[str, Any]:
         "tail of few": api.client.get(f"{path}/logs", params={"tail": 5}).text,
         "rank": api.client.get(f"{path}/logs", params={"rank": 1}).text,
         "metrics": api.client.get(f"{path}/metrics").json(),
+        "newest": api.client.get(f"/v1/fine_tuning{path}/events", params={"limit": 4}).json(),
         "csv": api.client.get(f"{path}/metrics", params={"format": "csv"}).text,
     }
 
@@ -190,6 +191,18 @@ def test_a_damaged_archive_is_an_outage_and_not_a_gap(api: Api) -> None:
     assert "1-12" in answer.json()["message"]
     store_of(api).put_bytes(key, whole)
     assert len(api.client.get(f"/jobs/{job}/events").json()["data"]) == 12
+
+
+def test_newest_events_are_read_without_those_long_before(api: Api) -> None:
+    job = filled(api)
+    archive(api)
+    query = "SELECT key FROM event_ranges WHERE job_id = :j ORDER BY first_seq"
+    store_of(api).put_bytes(api.rows(query, j=job)[0][0], b"damaged")
+    path = f"/v1/fine_tuning/jobs/{job}/events"
+    newest = api.client.get(path, params={"limit": 2}).json()
+    assert [event["id"].rpartition("-")[2] for event in newest["data"]] == ["456", "455"]
+    older = api.client.get(path, params={"limit": 100})
+    assert (older.status_code, older.json()["error"]["code"]) == (503, "archive_damaged")
 
 
 def test_texts_may_hold_every_character_that_ends_a_line_somewhere(api: Api) -> None:

@@ -34,6 +34,7 @@ def test_a_file_is_a_data_set_at_both_doors(
     assert client.files.retrieve(own["id"]) == made
     deleted = client.files.delete(made.id)
     assert (deleted.id, deleted.deleted) == (made.id, True)
+    assert client.files.delete(made.id).deleted  # as a client that lost the answer asks
     with pytest.raises(openai.NotFoundError) as gone:
         client.files.retrieve(made.id)
     assert gone.value.code == "file_not_found"
@@ -107,6 +108,11 @@ def test_places_and_files_of_other_projects_are_not_here(api: Api, client: opena
         for call in (client.files.retrieve, client.files.content):
             with pytest.raises(openai.NotFoundError):
                 call(absent)
+    for absent in (registered, foreign, "file-x"):
+        with pytest.raises(openai.NotFoundError) as kept:
+            client.files.delete(absent)
+        assert kept.value.code == "file_not_found"
+    assert api.client.get(f"/datasets/{registered}").status_code == 200
     assert foreign not in [file.id for file in client.files.list()]
 
 

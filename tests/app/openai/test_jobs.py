@@ -1,8 +1,9 @@
 """`/v1/fine_tuning/jobs` with the official client: what requests become, how jobs are told."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
+import httpx
 import openai
 import pytest
 from openai.types.fine_tuning import DpoHyperparametersParam
@@ -128,6 +129,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"method": {"type": "dpo"}, "hyperparameters": {"n_epochs": 1}}, "hyperparameters", "one"),
     ({"extra_body": {"sufix": "x"}}, "sufix", "suffix"),
     ({"extra_body": {"polar": {"adapter": {"type": "lora", "rr": 4}}}}, "polar.adapter.rr", "r"),
+    ({"extra_body": {"polar": {"task": {"type": "clm"}}}}, "polar.task.type", "to POST /jobs"),
     ({"extra_body": {"polar": {"compute": {"target": "fake"}}}}, "polar.compute.target", "drills"),
 ]
 
@@ -163,6 +165,38 @@ def test_a_key_makes_a_create_safe_to_repeat(client: openai.OpenAI, file: str) -
     with pytest.raises(openai.BadRequestError) as other:
         client.fine_tuning.jobs.create(model="org/x", training_file=file, extra_headers=once)
     assert other.value.code == "idempotency_mismatch"
+
+
+class Lossy(httpx.HTTPTransport):
+    """Loses the answer to its first request, which has arrived."""
+
+    counts: ClassVar[list[str]] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = super().handle_request(request)
+        self.counts.append(request.headers["X-Stainless-Retry-Count"])
+        if len(self.counts) == 1:
+            answer.read()
+            raise httpx.ReadError("the connection broke")
+        return answer
+
+
+def test_an_answer_that_was_lost_makes_no_second_job(api: Api, file: str) -> None:
+    """The official client tries again by itself, without a key."""
+    Lossy.counts.clear()
+    asked: dict[str, Any] = {"model": MODEL, "training_file": file, "suffix": "lossy"}
+    with client_of(api).with_options(http_client=httpx.Client(transport=Lossy())) as client:
+        first = client.fine_tuning.jobs.create(**asked)
+        assert Lossy.counts == ["0", "1"]
+        listed = client.fine_tuning.jobs.list(limit=2).data
+        assert [job.id for job in listed if "lossy" in spec_of(api, job.id)["name"]] == [first.id]
+        # who asks anew gets a new one, and so does whose job came to nothing
+        second = client.fine_tuning.jobs.create(**asked)
+        for job in (first, second):
+            client.fine_tuning.jobs.cancel(job.id)
+        again = {"X-Stainless-Retry-Count": "2"}
+        third = client.fine_tuning.jobs.create(**asked, extra_headers=again)
+    assert len({first.id, second.id, third.id}) == 3
 
 
 def test_jobs_are_paged_and_found_by_metadata(api: Api, client: openai.OpenAI, file: str) -> None:
