@@ -520,14 +520,28 @@ class WebhookDelivery(Base):
     error: Mapped[str | None]
     next_at: Mapped[datetime] = _now()
     failing_since: Mapped[datetime | None]
+    pending_since: Mapped[datetime] = mapped_column(
+        server_default=func.now(), comment="when it was last asked for"
+    )
     created_at: Mapped[datetime] = _now()
     delivered_at: Mapped[datetime | None]
     __table_args__ = (
         Index("ix_webhook_deliveries_page", "webhook_id", "id"),
         Index(
-            "ix_webhook_deliveries_pending",
+            "ix_webhook_deliveries_in_order",
             "webhook_id",
             "number",
+            postgresql_where=text("status = 'pending' AND failures < 5"),
+        ),
+        Index(
+            "ix_webhook_deliveries_beside",
+            "webhook_id",
+            "next_at",
+            postgresql_where=text("status = 'pending' AND failures >= 5"),
+        ),
+        Index(
+            "ix_webhook_deliveries_age",
+            "pending_since",
             postgresql_where=text("status = 'pending'"),
         ),
     )

@@ -157,6 +157,7 @@ class Settings(BaseSettings):
     hold: float = Field(
         1800.0, gt=0, le=86_400, description="A device that is held for a project goes free again."
     )
+    holds: int = Field(4, ge=1, le=1000, description="Devices that a project holds at once.")
     hint_after: float = Field(20.0, description="A hint that nobody took is sent again after this.")
 
     @classmethod

@@ -1,5 +1,6 @@
 """A receiver of webhooks: a real HTTP server that answers as it is told, and keeps what it got."""
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ class Receiver:
     port: int = 0
     behave: Behaviour = field(default_factory=lambda: answering(200))
     got: list[Got] = field(default_factory=list)
+    tls: ssl.SSLContext | None = None
+    """What it proves who it is with; None: it speaks plain HTTP."""
     leave: threading.Event = field(default_factory=threading.Event)
     """Set when the server is to go: behaviours that never end look at it."""
 
@@ -53,7 +56,7 @@ class Receiver:
 
     def url(self, path: str = "/hook") -> str:
         """Return the address of a path."""
-        return f"http://127.0.0.1:{self.port}{path}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}{path}"
 
     @contextmanager
     def running(self) -> Iterator["Receiver"]:
@@ -79,6 +82,8 @@ class Receiver:
         server = _Server(("127.0.0.1", self.port), Handler)
         self.port = server.server_port
         server.leave = self.leave
+        if self.tls is not None:
+            server.socket = self.tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

@@ -21,6 +21,7 @@ from app.storage import get_store
 from app.sweeps.finishing import finish_next
 from app.tracking.client import Mlflow
 from app.tracking.mirror import mirror_one
+from app.webhooks.store import give_up
 from worker import takeover
 from worker.celery_app import sender
 from worker.courier import Courier
@@ -81,10 +82,18 @@ def loops(settings: Settings, bell: Bell, stepper_id: str, send: Send) -> list[L
         Loop("sweeps", [Step("sweeps", finish_next)], bell, settings.poll),
         *(Loop("hub", _pushes(settings, bell), bell, settings.poll) for _ in range(PUSHES_AT_ONCE)),
         *(
-            Loop("webhooks", [Step("webhooks", courier.deliver_next)], bell, settings.poll)
-            for courier in (Courier(settings, sound=True), Courier(settings, sound=False))
+            Loop("webhooks", _deliveries(settings, sound=sound), bell, settings.poll)
+            for sound in (True, False)
         ),
     ]
+
+
+def _deliveries(settings: Settings, *, sound: bool) -> list[Step]:
+    courier = Courier(settings, sound=sound)
+    steps = [Step("webhooks", courier.deliver_next)]
+    if sound:
+        steps.append(Step("old deliveries", now_and_then(in_transaction(give_up))))
+    return steps
 
 
 def _pushes(settings: Settings, bell: Bell) -> list[Step]:

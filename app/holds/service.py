@@ -12,6 +12,7 @@ from app.attempts.store import wake
 from app.errors import Conflict, NotFound
 from app.holds import store
 from app.holds.schemas import HoldState, OfferList, OfferOut, State
+from app.settings import get_settings
 
 MOST = 100
 _LOCAL = "local:"
@@ -87,6 +88,7 @@ def hold(
     if held is not None and held.project_id == project_id:
         return _out(held), True
     _check(offer, device, held)
+    _check_number(session, project_id, offer)
     made = store.insert_hold(session, project_id, device, keep())
     return _out(made), False
 
@@ -127,6 +129,18 @@ def _check(offer: str, device: Row[Any], held: Row[Any] | None) -> None:
         until = f"{held.expires_at:%H:%M:%S} UTC"
         message = f"offer_id {offer!r} is held for another project until {until}{others}"
         raise Conflict(message, "offer_taken")
+
+
+def _check_number(session: Session, project_id: str, offer: str) -> None:
+    """Raise Conflict where the project holds as many devices as it may."""
+    most = get_settings().holds
+    if store.count_open(session, project_id) >= most:
+        raise Conflict(
+            f"offer_id {offer!r}: the project holds {most} devices already, and more it may not "
+            "(POLAR_HOLDS): start a job, which uses one up, or give one back with "
+            "DELETE /api/train/instances/{instance_id}; a job waits in line without any",
+            "too_many_holds",
+        )
 
 
 def give_back(session: Session, project_id: str, hold_id: str) -> Hold:

@@ -77,6 +77,18 @@ def hold_of(session: Session, worker_id: str, index: int) -> Row[Any] | None:
     return session.execute(_OF_DEVICE, {"worker_id": worker_id, "index": index}).first()
 
 
+_LOCK_PROJECT = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+_COUNT = text(
+    f"SELECT count(*) FROM holds WHERE project_id = :project_id AND {OPEN}"  # noqa: S608
+)
+
+
+def count_open(session: Session, project_id: str) -> int:
+    """Return how many holds of the project are open; nobody adds one until the commit."""
+    session.execute(_LOCK_PROJECT, {"name": f"holds/{project_id}"})
+    return int(session.execute(_COUNT, {"project_id": project_id}).scalar_one())
+
+
 def insert_hold(
     session: Session, project_id: str, device: Row[Any], secret: str | None
 ) -> Row[Any]:

@@ -36,7 +36,10 @@ class NewWebhook(Strict):
     url: Url
     events: Events = Field(default_factory=lambda: list(ALL))
     description: Description = ""
-    active: bool = Field(default=True, description="False: nothing is sent, nor kept for later.")
+    active: bool = Field(
+        default=True,
+        description="False: nothing is sent, nor kept for later; what waits is `failed`.",
+    )
 
 
 class WebhookPatch(NewWebhook):
@@ -83,7 +86,9 @@ class DeliveryOut(BaseModel):
     status: DeliveryStatus
     attempts: int
     response_status: int | None = Field(description="What the endpoint answered last.")
-    error: str | None = Field(description="Why the last try failed.")
+    error: str | None = Field(
+        description="Why the last try failed, or why there is no further one."
+    )
     payload: dict[str, Any]
     created_at: datetime
     next_at: datetime | None = Field(description="When it is tried next, while it is pending.")

@@ -127,8 +127,14 @@ def _view(row: Webhook, pending: int) -> WebhookOut:
 def patch_webhook(
     session: Session, project_id: str, webhook_id: str, patch: WebhookPatch
 ) -> WebhookOut:
-    """Change what is given; raises NotFound. What waits goes to the new address, too."""
+    """Change what is given; raises NotFound. What waits goes to the new address, too.
+
+    Of a webhook that is switched off nothing waits: it is not sent when it is switched on again.
+    """
     row = find_webhook(session, project_id, webhook_id, lock=True)
+    # Also when it is switched on: what happened just before the switch may have been written after.
+    if patch.active is not row.active and "active" in patch.model_fields_set:
+        store.drop_pending(session, row.id)
     for name, value in _fields(patch).items():
         setattr(row, name, value)
     row.updated_at = session.scalars(select(func.now())).one()

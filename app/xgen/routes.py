@@ -104,7 +104,10 @@ def list_offers(caller: Caller = require(Role.VIEWER)) -> OfferList:
     summary="Hold a device for the next job",
     responses={
         404: {"description": "No such offer"},
-        409: {"description": "It cannot be had: rented, busy, held for others, its host drained"},
+        409: {
+            "description": "It cannot be had: rented, busy, held for others, one too many, "
+            "its host drained"
+        },
     },
 )
 def rent(

@@ -1149,7 +1149,7 @@ class DeliveryOut(Answer):
     created_at: datetime
     delivered_at: datetime | None
     error: str | None
-    """Why the last try failed."""
+    """Why the last try failed, or why there is no further one."""
     event: str
     id: str
     """The header `X-Polar-Delivery`, the same at every try."""

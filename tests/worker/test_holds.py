@@ -11,6 +11,7 @@ from app.errors import Conflict, NotFound
 from app.holds import service
 from app.holds.service import Hold
 from app.housekeeping.service import forget_holds
+from tests.worker.conftest import forget
 from tests.worker.world import add_host, add_job, one, rows, run_sql
 from worker.placement import place
 
@@ -207,6 +208,34 @@ def test_a_cpu_beside_gpus_is_not_held_since_jobs_pass_it_over():
     add_host("g", [("cuda", "NVIDIA A100", 40.0)])
     assert refusal("local:h1:0")[0] == "offer_unavailable"
     assert hold(offer="local:g:0").device_name == "NVIDIA A100"
+
+
+def test_a_project_holds_so_many_at_once_also_of_calls_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("POLAR_HOLDS", "2")
+    forget()
+    add_host("h1", slots=4)
+    together = Barrier(4)
+
+    def call(index: int) -> Hold | str:
+        together.wait(30)
+        try:
+            return hold(offer=f"local:h1:{index}")
+        except Conflict as error:
+            return error.code
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(call, range(4)))
+    held = [each for each in found if isinstance(each, Hold)]
+    assert [each for each in found if each not in held] == ["too_many_holds"] * 2
+    refused, other = (i for i, each in enumerate(found) if each == "too_many_holds")
+    assert "holds 2 devices already" in refusal(f"local:h1:{refused}")[1]
+    assert hold(offer=held[0].offer_id).id == held[0].id  # what it has is not one more
+    assert hold(THEIRS, f"local:h1:{refused}").state == "held"
+    with transaction() as session:
+        service.give_back(session, MINE, held[0].id)
+    assert hold(offer=f"local:h1:{other}").state == "held"
 
 
 def test_offers_say_what_can_be_held():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 import app.webhooks.address
 from app.backups.service import settle
@@ -21,8 +22,10 @@ from app.jobs.lifecycle import FailureReason, Status, transition
 from app.jobs.service import cancel_job
 from app.settings import Settings, get_settings
 from app.webhooks import service, store
-from app.webhooks.schemas import ALL, NewWebhook, WebhookWithSecret
+from app.webhooks.post import _tls
+from app.webhooks.schemas import ALL, NewWebhook, WebhookPatch, WebhookWithSecret
 from app.webhooks.service import check_url
+from tests.certificates import Authority
 from tests.receiver import Receiver, answering
 from tests.services import ROOT, wait_until
 from tests.worker.conftest import forget
@@ -197,6 +200,38 @@ def test_what_is_no_success_costs_its_own_delivery_alone(
     assert first.body == second.body
 
 
+def test_over_tls_only_a_certificate_of_the_host_by_a_trusted_authority_will_do(
+    here: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del here
+    authority = Authority(tmp_path)
+    _tls.cache_clear()  # it reads the trusted authorities once in a process
+    receiver = Receiver(tls=authority.server("127.0.0.1"))
+    with receiver.running():
+        webhook = hook(receiver.url())
+        cancel()
+        assert deliver(patience=10) == 1
+        [refused] = log(webhook)
+        assert (refused.status, refused.attempts, receiver.got) == ("pending", 1, [])
+        assert "CERTIFICATE_VERIFY_FAILED" in refused.error
+        assert "unable to get local issuer certificate" in refused.error
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        _tls.cache_clear()
+        due_now()
+        assert deliver(patience=10) == 1
+        assert log(webhook)[0].status == "delivered"
+        assert [got.path for got in receiver.got] == ["/hook"]
+    receiver.tls = authority.server("127.0.0.2")
+    with receiver.running():
+        cancel()
+        assert deliver(patience=10) == 1
+        assert (
+            "IP address mismatch, certificate is not valid for '127.0.0.1'" in log(webhook)[1].error
+        )
+        assert len(receiver.got) == 1
+    _tls.cache_clear()
+
+
 def test_of_an_endless_answer_the_head_is_enough(receiver: Receiver) -> None:
     receiver.behave = _endless_body
     webhook = hook(receiver.url())
@@ -264,6 +299,86 @@ def test_after_a_day_and_ten_tries_it_has_failed_and_can_be_sent_again(receiver:
     assert deliver() == 1
     assert log(webhook)[0].status == "delivered"
     assert {got.headers["X-Polar-Delivery"] for got in receiver.got} == {failed.id}
+
+
+def test_what_has_waited_for_three_days_is_given_up_though_its_turn_never_came(
+    receiver: Receiver,
+) -> None:
+    webhook = hook(receiver.url())
+    receiver.behave = answering(500)
+    cancel()
+    assert deliver() == 1
+    cancel()
+    old = "UPDATE webhook_deliveries SET pending_since = now() - interval '73 h'"
+    run_sql(f"{old}, created_at = now() - interval '73 h'")
+    cancel()
+    with transaction() as session:
+        assert store.give_up(session) == 2
+    tried, untried, young = log(webhook)
+    assert [each.status for each in (tried, untried, young)] == ["failed", "failed", "pending"]
+    assert tried.error == "given up after 3 days: the last try: it answered 500"
+    assert untried.error == "given up after 3 days: its turn has not come"
+    with transaction() as session:  # asked for anew, it has three days again
+        service.redeliver(session, PROJECT, webhook.id, untried.id)
+        assert store.give_up(session) == 0
+
+
+def test_however_many_wait_a_claim_looks_at_two_of_each_endpoint(receiver: Receiver) -> None:
+    webhook = hook(receiver.url())
+    waiting = """
+        INSERT INTO webhook_deliveries
+            (id, project_id, webhook_id, event, body, failures, next_at)
+        SELECT 'dlv_' || n, :project, :webhook, 'job.failed', '{}', n % 7,
+            now() + interval '1 h' FROM generate_series(1, 20000) n"""
+    run_sql(waiting, project=PROJECT, webhook=webhook.id)
+    run_sql("ANALYZE webhook_deliveries")
+    claim = store._CLAIM.text
+    values = {"token": "t", "lease": 60, "sound": False}
+    with transaction() as session:
+        explain = text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {claim}")
+        [plan] = session.execute(explain, values).scalar_one()
+        session.rollback()
+    blocks = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+    assert "Seq Scan" not in {each["Node Type"] for each in _nodes(plan["Plan"]) if _reads(each)}
+    assert blocks < 50  # of the hundreds that the table has
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for each in plan.get("Plans", ()):
+        yield from _nodes(each)
+
+
+def _reads(node: dict[str, Any]) -> bool:
+    return node.get("Relation Name") == "webhook_deliveries"
+
+
+def test_what_waits_when_a_webhook_is_switched_off_is_not_sent_later(receiver: Receiver) -> None:
+    webhook = hook(receiver.url())
+    cancel()
+    cancel()
+    with transaction() as session:
+        on_its_way = store.claim(session, sound=False)
+    assert on_its_way is not None
+    switch(webhook, active=False)
+    cancel()  # of which it is not told at all
+    with transaction() as session:  # the try that was on its way does not bring it back
+        store.settle(session, on_its_way, store.Outcome(500, "it answered 500"))
+    switch(webhook, active=True)
+    due_now()
+    assert deliver() == 0
+    first, second = log(webhook)
+    assert (first.status, second.status) == ("failed", "failed")
+    assert "not sent: the webhook was switched off" in second.error
+    with transaction() as session:
+        service.redeliver(session, PROJECT, webhook.id, second.id)
+    assert deliver() == 1
+    assert [got.headers["X-Polar-Delivery"] for got in receiver.got] == [second.id]
+
+
+def switch(webhook: WebhookWithSecret, *, active: bool) -> None:
+    with transaction() as session:
+        service.patch_webhook(session, PROJECT, webhook.id, WebhookPatch(active=active))
 
 
 def test_the_waits_of_a_day_are_within_bounds() -> None:
