@@ -45,8 +45,8 @@ class ErrorAnswer(BaseModel):
 
 
 def shaped(scope: Scope, send: Send) -> Send:
-    """Return `send` for the request; below `/v1` it turns problem documents into OpenAI's."""
-    return _Reply(send).send if scope["path"].startswith(PREFIX) else send
+    """Return `send` for the request; at `/v1` it turns problem documents into OpenAI's."""
+    return _Reply(send).send if f"{scope['path']}/".startswith(PREFIX) else send
 
 
 class _Reply:

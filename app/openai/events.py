@@ -29,8 +29,7 @@ class _Found(NamedTuple):
 def page_of(project_id: str, given: str, query: EventQuery) -> FineTuningEventPage:
     """Return the events before `after`; raises NotFound, InvalidPayload, and
     Unavailable without the archive."""
-    before = _END if query.after is None else ids.seq_after(query.after)
-    job_id, found, ranges = _kept(project_id, given, before, query.limit + 1)
+    before, job_id, found, ranges = _kept(project_id, given, query)
     missing = query.limit + 1 - len(found)
     if missing > 0 and ranges:
         found += _archived(ranges, before, missing)
@@ -39,15 +38,17 @@ def page_of(project_id: str, given: str, query: EventQuery) -> FineTuningEventPa
 
 
 def _kept(
-    project_id: str, given: str, before: int, limit: int
-) -> tuple[str, list[_Found], list[Range]]:
-    """The job's id, its events in Postgres, and the ranges of the archive at the same moment."""
+    project_id: str, given: str, query: EventQuery
+) -> tuple[int, str, list[_Found], list[Range]]:
+    """Where the page begins, the job's id, its events in Postgres, and the ranges of the archive
+    at the same moment."""
     with transaction() as session:
         session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
         job = finding.find(session, project_id, given)
-        rows = store.events_before(session, job.id, _TYPES, before, limit)
+        before = _END if query.after is None else ids.seq_after(query.after, job.id)
+        rows = store.events_before(session, job.id, _TYPES, before, query.limit + 1)
         ranges = ranges_of(session, job.id) if job.archived_seq else []
-    return job.id, [_Found(row.seq, row.time, row.type, row.data) for row in rows], ranges
+    return before, job.id, [_Found(row.seq, row.time, row.type, row.data) for row in rows], ranges
 
 
 def _archived(ranges: list[Range], before: int, limit: int) -> list[_Found]:

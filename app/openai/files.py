@@ -28,6 +28,8 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 def form_of(received: Received) -> UploadForm:
     """Return what a data set is told of by the form of a file; raises InvalidPayload."""
     fields = received.fields
+    if not received.file_name:
+        raise _wrong("/file", "send the file in a form, as multipart/form-data")
     if fields.get("purpose") != _PURPOSE:
         given = fields.get("purpose")
         said = "it is missing" if given is None else f"there is no use for {given[:60]!r} here"
@@ -35,10 +37,12 @@ def form_of(received: Received) -> UploadForm:
     if expiry := next((name for name in fields if name.startswith("expires_after")), None):
         message = "files are kept here until they are deleted: leave it out"
         raise _wrong(f"/{expiry}", message)
-    if not received.file_name:
-        raise _wrong("/file", "send the file in a form, as multipart/form-data")
     if len(received.file_name) > _LONGEST_NAME:
         raise _wrong("/file", f"its name has more than {_LONGEST_NAME} characters: shorten it")
+    try:
+        service.check_file_name(received.file_name)
+    except InvalidPayload as error:
+        raise _wrong("/file", error.problems[0].message) from error
     return UploadForm(name=_name(received.file_name), file_name=received.file_name)
 
 

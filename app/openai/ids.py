@@ -8,11 +8,11 @@ import re
 from app.errors import FieldProblem, InvalidPayload, NotFound
 
 _ULID = "[0-9A-HJKMNP-TV-Z]{26}"
-_FILE = re.compile(f"^(?:file-|ds_)({_ULID})$")
-_RESULTS = re.compile(f"^file-results-({_ULID})$")
-_JOB = re.compile(f"^(?:ftjob-|job_)({_ULID})$")
-_EVENT = re.compile(f"^ftevent-{_ULID}-([0-9]{{1,18}})$")
-_CHECKPOINT = re.compile(f"^ftckpt-({_ULID})$")
+_FILE = re.compile(f"(?:file-|ds_)({_ULID})")
+_RESULTS = re.compile(f"file-results-({_ULID})")
+_JOB = re.compile(f"(?:ftjob-|job_)({_ULID})")
+_EVENT = re.compile(f"ftevent-({_ULID})-([0-9]{{1,18}})")
+_CHECKPOINT = re.compile(f"ftckpt-({_ULID})")
 
 
 def file_id(dataset_id: str) -> str:
@@ -66,12 +66,12 @@ def job_of(given: str) -> str:
     return found
 
 
-def seq_after(given: str) -> int:
-    """Return the number of the event that ended a page; raises InvalidPayload for none."""
-    found = _EVENT.match(given)
-    if found is None:
-        raise _no_cursor(given, "an event")
-    return int(found[1])
+def seq_after(given: str, job_id: str) -> int:
+    """Return the number of the job's event that ended a page; raises InvalidPayload for none."""
+    found = _EVENT.fullmatch(given)
+    if found is None or found[1] != _tail(job_id):
+        raise _no_cursor(given, "an event of this job")
+    return int(found[2])
 
 
 def checkpoint_after(given: str) -> str:
@@ -115,5 +115,5 @@ def _tail(own: str) -> str:
 
 
 def _ours(pattern: re.Pattern[str], prefix: str, given: str) -> str | None:
-    found = pattern.match(given)
+    found = pattern.fullmatch(given)
     return f"{prefix}_{found[1]}" if found else None

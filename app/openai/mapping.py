@@ -134,8 +134,9 @@ def _settle_numbers(draft: Draft, asked: Hyperparameters, below: str, hosts: lis
     multiplier, rows = asked.learning_rate_multiplier, asked.batch_size
     if multiplier in (None, "auto") and rows in (None, "auto"):
         return
+    spec = _valid(draft)
     try:
-        usual, _ = resolve_spec(_valid(draft), hosts)
+        usual, _ = resolve_spec(spec, hosts)
     except InvalidPayload as error:
         raise draft.in_its_words(error.problems) from error
     if isinstance(multiplier, float):

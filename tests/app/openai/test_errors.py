@@ -36,6 +36,7 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
          "malformed_json"),
         ("POST", JOBS, {"json": {}}, 400, "invalid_payload"),
         ("GET", JOBS, {"params": {"limit": 1000}}, 400, "invalid_payload"),
+        ("GET", "/v1", {}, 404, "no_such_path"),
         ("POST", "/v1/files", {"json": {}}, 400, "unsupported_value"),
         ("POST", "/v1/files", {"files": {"fille": b"x"}}, 400, "unknown_field"),
     ],

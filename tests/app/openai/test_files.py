@@ -60,18 +60,19 @@ def test_rows_with_problems_say_so(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "purpose", "param", "message"),
+    ("name", "content", "purpose", "param", "message"),
     [
-        (b"{broken\n", "fine-tune", "file", "line 1"),
-        (b"", "fine-tune", "file", "is empty"),
-        (ROW.encode(), "assistants", "purpose", "send `fine-tune`"),
+        ("rows.jsonl", b"{broken\n", "fine-tune", "file", "line 1"),
+        ("rows.jsonl", b"", "fine-tune", "file", "is empty"),
+        ("../rows.jsonl", ROW.encode(), "fine-tune", "file", "no folders"),
+        ("rows.jsonl", ROW.encode(), "assistants", "purpose", "send `fine-tune`"),
     ],
 )
 def test_what_is_refused(
-    client: openai.OpenAI, content: bytes, purpose: Any, param: str, message: str
+    client: openai.OpenAI, name: str, content: bytes, purpose: Any, param: str, message: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.files.create(file=("rows.jsonl", content), purpose=purpose)
+        client.files.create(file=(name, content), purpose=purpose)
     assert refused.value.param == param
     assert message in refused.value.message
 

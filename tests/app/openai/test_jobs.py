@@ -127,6 +127,16 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "",
     ),
     ({"method": {"type": "dpo"}, "hyperparameters": {"n_epochs": 1}}, "hyperparameters", "one"),
+    (
+        {"hyperparameters": {"n_epochs": 9999, "batch_size": 10**6}},
+        "hyperparameters.batch_size",
+        "",
+    ),
+    (
+        {"hyperparameters": {"batch_size": 4}, "extra_body": {"polar": {"training": "x"}}},
+        "polar.training",
+        "must be an object",
+    ),
     ({"extra_body": {"sufix": "x"}}, "sufix", "suffix"),
     ({"extra_body": {"polar": {"adapter": {"type": "lora", "rr": 4}}}}, "polar.adapter.rr", "r"),
     ({"extra_body": {"polar": {"task": {"type": "clm"}}}}, "polar.task.type", "to POST /jobs"),
@@ -371,9 +381,12 @@ def test_events_come_newest_first_and_page_by_page(
     measured = [event for event in events if event.type == "metrics"]
     assert measured[0].message == "Step 4: training loss=0"
     assert measured[-1].data == {"step": 1, "train_loss": 3.0, "train_mean_token_accuracy": 0.1}
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.fine_tuning.jobs.list_events(job, after="ftevent-x")
-    assert (refused.value.param, refused.value.code) == ("after", "invalid_cursor")
+    for after in ("ftevent-x", f"ftevent-{'0' * 26}-5"):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.fine_tuning.jobs.list_events(job, after=after)
+        assert (refused.value.param, refused.value.code) == ("after", "invalid_cursor")
+    with pytest.raises(openai.NotFoundError):
+        client.fine_tuning.jobs.retrieve(f"{job}\n")
 
 
 def test_a_failure_is_told_with_its_parameter(api: Api, client: openai.OpenAI, file: str) -> None:
