@@ -125,6 +125,12 @@ class Sweep(Base):
     cancel_requested_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = _now()
     finished_at: Mapped[datetime | None]
+    finish_at: Mapped[datetime] = mapped_column(
+        server_default=func.now(), comment="not finished before, once all runs have ended"
+    )
+    damaged_since: Mapped[datetime | None] = mapped_column(
+        comment="when metrics of a run were first found damaged"
+    )
     __table_args__ = (
         Index("ix_sweeps_page", "project_id", "id"),
         Index("ix_sweeps_running", "id", postgresql_where=text("status = 'running'")),

@@ -163,7 +163,7 @@ def commit_model(session: Session, attempt_id: str, token: str, made: Publicatio
     if held.cancel:
         return False
     data: dict[str, Any] = {}
-    if made.prefix and held.spec.get("publish", {}).get("registry", True):
+    if made.prefix and held.registers:
         data["model"] = _register(session, held, made)
     elif made.prefix:
         _keep_for_sweep(session, held, made)

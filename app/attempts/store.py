@@ -38,6 +38,7 @@ class Held:
     pause: bool
     max_attempts: int
     spec: dict[str, Any]
+    registers: bool
     attempt_id: str
     number: int
     worker_id: str | None
@@ -52,6 +53,8 @@ _LOCK_JOB = text(
     """
     SELECT id, project_id, status, phase, cancel_requested_at IS NOT NULL AS cancel,
         pause_requested_at IS NOT NULL AS pause, max_attempts, spec,
+        coalesce(resolved #>> '{publish,registry}', spec #>> '{publish,registry}', 'true')::boolean
+            AS registers,
         log_lines, log_bytes
     FROM jobs WHERE id = (SELECT job_id FROM attempts WHERE id = :attempt_id)
     FOR NO KEY UPDATE
@@ -81,6 +84,7 @@ def lock(session: Session, attempt_id: str) -> tuple[Held, str | None] | None:
         pause=job["pause"],
         max_attempts=job["max_attempts"],
         spec=job["spec"],
+        registers=job["registers"],
         attempt_id=attempt_id,
         number=row["number"],
         worker_id=row["worker_id"],

@@ -10,7 +10,7 @@ CurvePoint = tuple[int, float]
 
 
 class ComparisonQuery(BaseModel):
-    """Which metrics, and how fine."""
+    """Which metrics, how fine, and paging."""
 
     names: str | None = Field(
         None,
@@ -21,6 +21,8 @@ class ComparisonQuery(BaseModel):
     max_points: int = Field(
         200, ge=4, le=2000, description="Points of each curve, thinned out as by `/metrics`."
     )
+    limit: int = Field(50, ge=1, le=50, description="Jobs on a page; of large ones it has fewer.")
+    cursor: str | None = Field(None, max_length=200, description="From the page before.")
 
 
 class CompareQuery(ComparisonQuery):
@@ -60,3 +62,4 @@ class Comparison(BaseModel):
     """Jobs side by side, in the order asked for; of a sweep in that of its runs."""
 
     jobs: list[Compared]
+    next_cursor: str | None = Field(description="Pass as `cursor` for the next page; null: end.")

@@ -8,25 +8,49 @@ from sqlalchemy.orm import Session
 from app.comparison.fields import differing
 from app.comparison.schemas import Compared, Comparison, ComparisonQuery, CurvePoint, Range
 from app.db import transaction
-from app.errors import NotFound
+from app.errors import BadRequest, NotFound
 from app.models import Job
 from app.series import service as series
 from app.series.schemas import SeriesQuery
+
+LARGEST = 8 * 2**20
+"""Characters of JSON after which a page ends; a larger job is alone on its page."""
 
 Curves = dict[str, list[CurvePoint]]
 
 
 def compare(project_id: str, job_ids: Sequence[str], query: ComparisonQuery) -> Comparison:
-    """Return these jobs side by side; raises NotFound, and StoreUnavailable for archived events.
+    """Return a page of these jobs side by side, with the fields in which any of them differ.
 
+    Raises NotFound, BadRequest for a cursor that is none, and StoreUnavailable for archived events.
     A job at a time is read, each in a transaction of its own.
     """
+    wanted = list(dict.fromkeys(job_ids))
+    start = _start(wanted, query.cursor)
     with transaction() as session:
-        jobs = _jobs(session, project_id, list(dict.fromkeys(job_ids)))
+        jobs = _jobs(session, project_id, wanted)
     fields = differing([job.resolved for job in jobs])
-    return Comparison(
-        jobs=[_compared(job, own, query) for job, own in zip(jobs, fields, strict=True)]
-    )
+    page: list[Compared] = []
+    size = 0
+    for job, own in zip(jobs[start:], fields[start:], strict=True):
+        compared = _compared(job, own, query)
+        size += len(compared.model_dump_json())
+        if page and size > LARGEST:
+            break
+        page.append(compared)
+        if len(page) == query.limit:
+            break
+    more = start + len(page) < len(jobs)
+    return Comparison(jobs=page, next_cursor=page[-1].id if more else None)
+
+
+def _start(job_ids: list[str], cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if cursor not in job_ids:
+        message = f"cursor {cursor[:60]!r} is not from a page of this list, or its job is gone"
+        raise BadRequest(message, "invalid_cursor")
+    return job_ids.index(cursor) + 1
 
 
 def _jobs(session: Session, project_id: str, job_ids: Sequence[str]) -> list[Job]:

@@ -90,6 +90,12 @@ def check_deletable(session: Session, project_id: str, job_id: str) -> Job:
         raise Conflict("its MLflow run is not closed yet; try again shortly", "not_released")
     if waiting := store.dependants(session, job.id):
         raise Conflict(f"job {waiting[0]} starts from it and is not finished", "in_use")
+    if sweep := store.registering_sweep(session, job.id):
+        raise Conflict(
+            f"sweep {sweep} is not finished and may register its model: wait for its end, or "
+            "cancel the sweep first",
+            "in_use",
+        )
     return job
 
 

@@ -257,6 +257,17 @@ def dependants(session: Session, job_id: str) -> list[str]:
     return list(session.scalars(query, {"id": job_id}))
 
 
+def registering_sweep(session: Session, job_id: str) -> str | None:
+    """Return the sweep that may still register this job's model."""
+    query = text(
+        """SELECT s.id FROM jobs j JOIN sweeps s ON s.id = j.sweep_id
+        WHERE j.id = :id AND j.unregistered IS NOT NULL AND s.status = 'running'
+            AND s.register_best AND s.cancel_requested_at IS NULL"""
+    )
+    found: str | None = session.scalar(query, {"id": job_id})
+    return found
+
+
 def request_cancel(session: Session, job_id: str) -> bool:
     """Write the wish to cancel; False when it was written before."""
     query = text(

@@ -31,6 +31,8 @@ class Origin:
     resolved: dict[str, Any] | None = None
     sweep_id: str | None = None
     sweep_run: int | None = None
+    registers: bool = True
+    """False: what its spec says of the registry does not count, for the sweep registers."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,13 @@ def _checked(session: Session, submission: Submission, settings: Settings) -> Ne
         sweep_id=origin.sweep_id,
         sweep_run=origin.sweep_run,
     )
-    return job if origin.resolved is None else replace(job, resolved=origin.resolved)
+    return replace(job, resolved=_published(origin.resolved or resolved, resolved, origin))
+
+
+def _published(used: dict[str, Any], resolved: dict[str, Any], origin: Origin) -> dict[str, Any]:
+    """Return the spec that is used, registering as the job's own says and not as its parent did."""
+    registry = resolved["publish"]["registry"] and origin.registers
+    return {**used, "publish": {**used["publish"], "registry": registry}}
 
 
 def _warn_of_hosts(hosts: list[Host]) -> list[Warn]:

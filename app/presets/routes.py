@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path
+from fastapi import APIRouter, Body, Path, Query
 
 from app.auth import Caller, Role, require
 from app.db import transaction
 from app.http import Answers
 from app.presets import examples, service
-from app.presets.schemas import PresetBody, PresetList, PresetOut
+from app.presets.schemas import PresetBody, PresetList, PresetOut, PresetQuery
 
 router = APIRouter(prefix="/presets", tags=["presets"])
 
@@ -34,10 +34,12 @@ def put_preset(
 
 
 @router.get("", summary="List presets")
-def list_presets(caller: Caller = require(Role.VIEWER)) -> PresetList:
-    """Return the project's presets, by name."""
+def list_presets(
+    query: Annotated[PresetQuery, Query()], caller: Caller = require(Role.VIEWER)
+) -> PresetList:
+    """Return a page of the project's presets, by name."""
     with transaction() as session:
-        return service.list_presets(session, caller.project_id)
+        return service.list_presets(session, caller.project_id, query)
 
 
 @router.get("/{name}", summary="Look at a preset", responses={**_ABSENT})

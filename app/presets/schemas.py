@@ -15,8 +15,8 @@ class PresetBody(Strict):
 
     spec: dict[str, Any] = Field(
         min_length=1,
-        description="A part of what `POST /jobs` takes. It is checked as far as it goes; secrets "
-        "are named, as in a job.",
+        description="A part of what `POST /jobs` takes, 64 KiB of JSON at most. It is checked as "
+        "far as it goes; secrets are named, as in a job.",
     )
     description: str = Field("", max_length=500)
 
@@ -32,9 +32,17 @@ class PresetOut(BaseModel):
 
 
 class PresetList(BaseModel):
-    """The project's presets, by name."""
+    """A page of the project's presets, by name."""
 
     items: list[PresetOut]
+    next_cursor: str | None = Field(description="Pass as `cursor` for the next page; null: end.")
+
+
+class PresetQuery(BaseModel):
+    """Paging of `GET /presets`."""
+
+    limit: int = Field(50, ge=1, le=200, description="Presets on a page.")
+    cursor: PresetName | None = Field(None, description="From the page before.")
 
 
 class PresetJob(Strict):

@@ -1,5 +1,6 @@
 """Presets: kept by name, and what becomes of a job that names one."""
 
+import json
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,10 +15,11 @@ from app.jobs.service import merge_patch
 from app.jobs.spec import JobSpec
 from app.jobs.submit import Submission, answer_before, once_for, submit
 from app.models import Preset
-from app.presets.schemas import PresetBody, PresetJob, PresetList, PresetOut
+from app.presets.schemas import PresetBody, PresetJob, PresetList, PresetOut, PresetQuery
 from trainer_core.problems import explain, explain_errors
 
 MOST = 200
+LARGEST = 64 * 1024  # bytes of JSON: a page of presets has many of them
 _SHOWN = 30  # fields that a warning names
 
 
@@ -40,6 +42,13 @@ def put_preset(session: Session, project_id: str, name: str, body: PresetBody) -
 
 def _problems(spec: dict[str, Any]) -> list[FieldProblem]:
     """What is wrong with a part of a spec; that it is a part is not."""
+    size = len(json.dumps(spec, ensure_ascii=False).encode(errors="replace"))
+    if size > LARGEST:
+        message = (
+            f"it has {size} bytes as JSON, and a preset {LARGEST} at most: keep less in it, or in "
+            "a file of your own"
+        )
+        return [FieldProblem(pointer="/spec", message=message)]
     if "plan_id" in spec:
         message = "leave it out: a plan is one job's"
         return [FieldProblem(pointer="/spec/plan_id", message=message)]
@@ -77,12 +86,15 @@ def _view(row: Preset) -> PresetOut:
     return PresetOut(**{name: getattr(row, name) for name in PresetOut.model_fields})
 
 
-def list_presets(session: Session, project_id: str) -> PresetList:
-    """Return the project's presets."""
-    rows = session.scalars(
-        select(Preset).where(Preset.project_id == project_id).order_by(Preset.name)
-    )
-    return PresetList(items=[_view(row) for row in rows])
+def list_presets(session: Session, project_id: str, query: PresetQuery) -> PresetList:
+    """Return a page of the project's presets, by name."""
+    wanted = select(Preset).where(Preset.project_id == project_id)
+    if query.cursor is not None:
+        wanted = wanted.where(Preset.name > query.cursor)
+    rows = session.scalars(wanted.order_by(Preset.name).limit(query.limit + 1)).all()
+    items = [_view(row) for row in rows[: query.limit]]
+    more = len(rows) > query.limit
+    return PresetList(items=items, next_cursor=items[-1].name if more else None)
 
 
 def delete_preset(session: Session, project_id: str, name: str) -> None:

@@ -2,16 +2,18 @@
 
 What the runs were worth is read first; then one transaction writes everything, and only while the
 sweep is still running. So a process that dies in between leaves it as it was, to the next one.
+A sweep that cannot be finished now lets the others go first.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from app.comparison.service import read_curves
 from app.db import transaction
+from app.errors import Unavailable
 from app.jobs.lifecycle import Status
 from app.models import Job, Sweep
 from app.registry.service import NewVersion, create_version
@@ -19,31 +21,74 @@ from app.sweeps import store, view
 from app.webhooks.outbox import announce
 
 Values = dict[int, float]
+Damaged = dict[int, str]
+"""Number of a run whose metrics cannot be read → why."""
+
+DAMAGED_HOURS = 24.0
+"""So long damaged metrics are looked at again: an operator may bring the object back."""
+
+_AGAIN = 10.0  # seconds
 _FEWEST = 4  # points of a series: the first and last, the smallest and largest
+_NAMED = 10  # runs that a reason names
 
 
 def finish_next() -> int:
-    """Finish a sweep whose runs have all ended; 0 when there is none. Raises StoreUnavailable."""
+    """Finish a sweep whose runs have all ended; 0 when there is none.
+
+    Raises what keeps it from that, Unavailable for one, when the sweep has gone behind the others.
+    """
     with transaction() as session:
         row = store.next_ended(session)
-        if row is None:
-            return 0
-        sweep = session.get_one(Sweep, row.id)
-        succeeded = [job for job in store.runs(session, row.id) if job.status == Status.SUCCEEDED]
-    values = _values(succeeded, sweep.metric)
-    with transaction() as session:
-        locked = store.get_sweep(session, row.project_id, row.id, lock=True)
-        if locked is not None and locked.status == "running":
-            _finish(session, locked, values)
+    if row is None:
+        return 0
+    try:
+        _finish_one(row)
+    except Exception:
+        with transaction() as session:
+            store.postpone(session, row.id, _AGAIN)
+        raise
     return 1
 
 
-def _values(jobs: Sequence[Job], metric: Mapping[str, str]) -> Values:
+def _finish_one(row: Row[Any]) -> None:
+    with transaction() as session:
+        sweep = session.get_one(Sweep, row.id)
+        succeeded = [job for job in store.runs(session, row.id) if job.status == Status.SUCCEEDED]
+    values, damaged = _values(succeeded, sweep.metric)
+    with transaction() as session:
+        locked = store.get_sweep(session, row.project_id, row.id, lock=True)
+        if locked is None or locked.status != "running":
+            return
+        if damaged and store.postpone_damaged(
+            session, row.id, _unread(damaged), _AGAIN, DAMAGED_HOURS
+        ):
+            return
+        _finish(session, locked, values, damaged)
+
+
+def _unread(damaged: Damaged) -> str:
+    numbers = sorted(damaged)
+    named = ", ".join(map(str, numbers[:_NAMED]))
+    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    return f"the metrics of run {named}{more} cannot be read: {damaged[numbers[0]]}"
+
+
+def _values(jobs: Sequence[Job], metric: Mapping[str, str]) -> tuple[Values, Damaged]:
     """What each run that succeeded is worth; one that ended with no number is left out."""
-    found = {job.sweep_run: _value(job, metric) for job in jobs}
-    return {
-        number: value for number, value in found.items() if number is not None and value is not None
-    }
+    values: Values = {}
+    damaged: Damaged = {}
+    for job in jobs:
+        number = job.sweep_run or 0
+        try:
+            value = _value(job, metric)
+        except Unavailable as error:
+            if error.code != "archive_damaged":
+                raise
+            damaged[number] = error.message
+            continue
+        if value is not None:
+            values[number] = value
+    return values, damaged
 
 
 def _value(job: Job, metric: Mapping[str, str]) -> float | None:
@@ -69,9 +114,9 @@ def best_of(values: Values, goal: str) -> int | None:
     return min(values, key=lambda number: (sign * values[number], number), default=None)
 
 
-def _finish(session: Session, sweep: Sweep, values: Values) -> None:
-    number = best_of(values, sweep.metric["goal"])
-    best = None if number is None else _run(session, sweep, number)
+def _finish(session: Session, sweep: Sweep, values: Values, damaged: Damaged) -> None:
+    number, best = _best(session, sweep, values)
+    sweep.reason = None
     sweep.values = {str(run): value for run, value in values.items()}
     sweep.status = "finished" if sweep.cancel_requested_at is None else "cancelled"
     sweep.finished_at = session.scalars(select(func.now())).one()
@@ -80,6 +125,9 @@ def _finish(session: Session, sweep: Sweep, values: Values) -> None:
     else:
         model = _registered(session, sweep, best)
         sweep.best = {"job_id": best.id, "number": number, "value": values[number], "model": model}
+    if damaged:
+        said = [sweep.reason] if sweep.reason else []
+        sweep.reason = "; ".join([*said, f"{_unread(damaged)}, so it was left out"])
     session.flush()
     counts = store.counts(session, [sweep.id])[sweep.id]
     shown = view.summary(sweep, counts).model_dump(mode="json")
@@ -88,9 +136,15 @@ def _finish(session: Session, sweep: Sweep, values: Values) -> None:
     )
 
 
-def _run(session: Session, sweep: Sweep, number: int) -> Job:
-    query = select(Job).where(Job.sweep_id == sweep.id, Job.sweep_run == number)
-    return session.scalars(query.with_for_update(key_share=True)).one()
+def _best(session: Session, sweep: Sweep, values: Values) -> tuple[int | None, Job | None]:
+    """Return the best run, locked; one that was deleted meanwhile is worth nothing any more."""
+    while (number := best_of(values, sweep.metric["goal"])) is not None:
+        query = select(Job).where(Job.sweep_id == sweep.id, Job.sweep_run == number)
+        best = session.scalar(query.with_for_update(key_share=True))
+        if best is not None:
+            return number, best
+        del values[number]
+    return None, None
 
 
 def _why_none(session: Session, sweep: Sweep) -> str:

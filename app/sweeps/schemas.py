@@ -109,7 +109,9 @@ class SweepSummary(BaseModel):
     max_concurrent: int | None
     register_best: bool
     best: Best | None = Field(description="Once it has finished.")
-    reason: str | None = Field(description="Why there is no best run, or no model of it.")
+    reason: str | None = Field(
+        description="Why there is no best run, no model of it, a run left out, or no end yet."
+    )
     cancel_requested_at: Time | None
     created_at: Time
     finished_at: Time | None

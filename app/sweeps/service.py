@@ -23,6 +23,7 @@ from trainer_core.problems import explain
 
 _CURSOR = re.compile(r"swp_[0-9A-HJKMNP-TV-Z]{26}")
 _MOST_PROBLEMS = 50
+_NO_PLAN = "leave it out: a plan is one job's, and the runs of a sweep differ"
 
 
 def create_sweep(
@@ -40,7 +41,10 @@ def create_sweep(
     sweep = _write(session, project_id, new)
     problems: list[FieldProblem] = []
     for variant, spec in specs:
-        origin = Origin(sweep_id=sweep.id, sweep_run=variant.number)
+        # Not in the run's spec: a clone or retry of it is no run, and registers as the user said.
+        origin = Origin(
+            sweep_id=sweep.id, sweep_run=variant.number, registers=not new.register_best
+        )
         try:
             submit(session, Submission(project_id, spec, origin=origin))
         except InvalidPayload as error:
@@ -65,16 +69,19 @@ def _said(session: Session, project_id: str, once: Once) -> SweepOut | None:
 def _specs(new: NewSweep) -> list[tuple[Variant, JobSpec]]:
     """Return each run with its spec; raises InvalidPayload."""
     if new.spec.plan_id is not None:
-        message = "leave it out: a plan is one job's, and the runs of a sweep differ"
-        raise InvalidPayload([FieldProblem(pointer="/spec/plan_id", message=message)])
+        raise InvalidPayload([FieldProblem(pointer="/spec/plan_id", message=_NO_PLAN)])
     found: list[tuple[Variant, JobSpec]] = []
     problems: list[FieldProblem] = []
     for variant in variants(new, as_given(new.spec)):
         try:
-            found.append((variant, _spec(new, variant)))
+            spec = _spec(new, variant)
+            found.append((variant, spec))
+            if spec.plan_id is not None:
+                wrong = FieldProblem(pointer="/plan_id", message=_NO_PLAN, value=spec.plan_id)
+                problems.append(variant.problem(wrong))
         except ValidationError as error:
-            wrong = [FieldProblem(**each.model_dump()) for each in explain(error, (), JobSpec)]
-            problems += map(variant.problem, wrong)
+            told = [FieldProblem(**each.model_dump()) for each in explain(error, (), JobSpec)]
+            problems += map(variant.problem, told)
         if len(problems) >= _MOST_PROBLEMS:
             break
     if problems:
@@ -89,8 +96,6 @@ def _spec(new: NewSweep, variant: Variant) -> JobSpec:
     named = any(field.partition(".")[0] == "name" for field in variant.overrides)
     if not named:
         spec["name"] = f"{new.name}-{variant.number}"
-    if new.register_best and isinstance(spec.get("publish", {}), dict):
-        spec["publish"] = {**spec.get("publish", {}), "registry": False}
     return JobSpec.model_validate(spec)
 
 

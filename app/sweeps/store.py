@@ -73,12 +73,14 @@ def remember(session: Session, project_id: str, once: Once, answer: dict[str, An
     )
 
 
+# One that could not be finished is behind all others.
 _ENDED = text(
     """
-    SELECT id, project_id FROM sweeps s WHERE status = 'running' AND NOT EXISTS (
+    SELECT id, project_id FROM sweeps s
+    WHERE status = 'running' AND finish_at <= now() AND NOT EXISTS (
         SELECT FROM jobs j WHERE j.sweep_id = s.id
             AND j.status NOT IN ('succeeded', 'failed', 'cancelled'))
-    ORDER BY id LIMIT 1
+    ORDER BY finish_at, id LIMIT 1
     """
 )
 
@@ -86,3 +88,34 @@ _ENDED = text(
 def next_ended(session: Session) -> Row[Any] | None:
     """Return `id` and `project_id` of a running sweep whose runs have all ended; None: no such."""
     return session.execute(_ENDED).first()
+
+
+_POSTPONE = text(
+    """
+    UPDATE sweeps SET finish_at = now() + CAST(:seconds AS float) * interval '1 second'
+    WHERE id = :id AND status = 'running'
+    """
+)
+_DAMAGED = text(
+    """
+    UPDATE sweeps SET reason = :reason, damaged_since = coalesce(damaged_since, now()),
+        finish_at = now() + greatest(CAST(:seconds AS float) * interval '1 second',
+            least(interval '1 hour', now() - coalesce(damaged_since, now())))
+    WHERE id = :id AND status = 'running'
+        AND coalesce(damaged_since, now()) > now() - CAST(:hours AS float) * interval '1 hour'
+    RETURNING 1
+    """
+)
+
+
+def postpone(session: Session, sweep_id: str, seconds: float) -> None:
+    """Have a sweep that could not be finished tried again after so many seconds."""
+    session.execute(_POSTPONE, {"id": sweep_id, "seconds": seconds})
+
+
+def postpone_damaged(
+    session: Session, sweep_id: str, reason: str, seconds: float, hours: float
+) -> bool:
+    """As `postpone`, later each time, and with the reason; False: so for `hours`, so no more."""
+    values = {"id": sweep_id, "reason": reason, "seconds": seconds, "hours": hours}
+    return session.execute(_DAMAGED, values).first() is not None

@@ -1,11 +1,13 @@
 """`polar sweeps`, `presets`, `compare`: one spec varied, parts of specs, jobs side by side."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from polar.commands.service import AsJson, SpecFile, print_json, read_spec, service
 from polar.commands.tables import print_table
+from polar.sdk.answers import Comparison
 
 _Names = Annotated[str, typer.Option(help="Only these metrics, with commas.")]
 sweeps = typer.Typer(
@@ -62,20 +64,31 @@ def cancel(sweep_id: str) -> None:
 def compare_sweep(sweep_id: str, names: _Names = "") -> None:
     """Print the jobs of a sweep side by side as JSON."""
     with service() as client:
-        print_json(client.sweeps.comparison(sweep_id, names=names or None))
+        print_json(
+            _whole(lambda c: client.sweeps.comparison(sweep_id, names=names or None, cursor=c))
+        )
 
 
 def compare(jobs: list[str], names: _Names = "") -> None:
     """Print jobs side by side as JSON: what differs in their specs, and their metrics."""
     with service() as client:
-        print_json(client.sweeps.compare(jobs, names=names or None))
+        print_json(_whole(lambda c: client.sweeps.compare(jobs, names=names or None, cursor=c)))
+
+
+def _whole(ask: Callable[[str | None], Comparison]) -> Comparison:
+    page = ask(None)
+    jobs = list(page.jobs)
+    while page.next_cursor is not None:
+        page = ask(page.next_cursor)
+        jobs += page.jobs
+    return page.model_copy(update={"jobs": jobs})
 
 
 @presets.command("list")
 def list_presets(*, as_json: AsJson = False) -> None:
     """List presets by name."""
     with service() as client:
-        found = client.presets.list()
+        found = list(client.presets.list())
     if as_json:
         print_json(found)
     else:

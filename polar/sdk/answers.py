@@ -124,6 +124,8 @@ class Comparison(Answer):
     """Jobs side by side, in the order asked for; of a sweep in that of its runs."""
 
     jobs: list[Compared]
+    next_cursor: str | None
+    """Pass as `cursor` for the next page; null: end."""
 
 
 class ProblemOut(Answer):
@@ -829,9 +831,11 @@ class PresetOut(Answer):
 
 
 class PresetList(Answer):
-    """The project's presets, by name."""
+    """A page of the project's presets, by name."""
 
     items: list[PresetOut]
+    next_cursor: str | None
+    """Pass as `cursor` for the next page; null: end."""
 
 
 class Readiness(Answer):
@@ -912,7 +916,7 @@ class SweepSummary(Answer):
     metric: Metric
     name: str
     reason: str | None
-    """Why there is no best run, or no model of it."""
+    """Why there is no best run, no model of it, a run left out, or no end yet."""
     register_best: bool
     status: Literal["running", "finished", "cancelled"] | str
 
@@ -967,7 +971,7 @@ class SweepOut(Answer):
     metric: Metric
     name: str
     reason: str | None
-    """Why there is no best run, or no model of it."""
+    """Why there is no best run, no model of it, a run left out, or no end yet."""
     register_best: bool
     runs: list[RunOut]
     spec: dict[str, Any]

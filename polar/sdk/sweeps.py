@@ -7,17 +7,21 @@ from typing import Any
 from polar.sdk import answers
 from polar.sdk.calls import Call, nothing, part
 from polar.sdk.operations import D, Resource, operation, pages
-from polar.sdk.reading import as_, items_of
+from polar.sdk.reading import as_
 
 
 class Presets(Resource[D]):
     """`/presets`: parts of specs that jobs name."""
 
     @operation
-    def list(self) -> Call[Sequence[answers.PresetOut]]:
-        """Return the project's presets."""
-        read = items_of(answers.PresetList, lambda page: page.items)
-        return Call(method="GET", path="/presets", read=read)
+    def page(
+        self, *, limit: int | None = None, cursor: str | None = None
+    ) -> Call[answers.PresetList]:
+        """Return a page of the project's presets, by name."""
+        query = {"limit": limit, "cursor": cursor}
+        return Call(method="GET", path="/presets", query=query, read=as_(answers.PresetList))
+
+    list = pages(page.describe)
 
     @operation
     def get(self, name: str) -> Call[answers.PresetOut]:
@@ -77,17 +81,28 @@ class Sweeps(Resource[D]):
 
     @operation
     def comparison(
-        self, sweep_id: str, *, names: str | None = None, max_points: int | None = None
+        self,
+        sweep_id: str,
+        *,
+        names: str | None = None,
+        max_points: int | None = None,
+        cursor: str | None = None,
     ) -> Call[answers.Comparison]:
-        """Compare the jobs of a sweep."""
-        query = {"names": names, "max_points": max_points}
+        """Compare the jobs of a sweep: a page of them."""
+        query = {"names": names, "max_points": max_points, "cursor": cursor}
         path, read = f"/sweeps/{part(sweep_id)}/comparison", as_(answers.Comparison)
         return Call(method="GET", path=path, query=query, read=read)
 
     @operation
     def compare(
-        self, jobs: Sequence[str], *, names: str | None = None, max_points: int | None = None
+        self,
+        jobs: Sequence[str],
+        *,
+        names: str | None = None,
+        max_points: int | None = None,
+        cursor: str | None = None,
     ) -> Call[answers.Comparison]:
-        """Compare any jobs."""
+        """Compare any jobs: a page of them."""
         query = {"jobs": ",".join(jobs), "names": names, "max_points": max_points}
+        query["cursor"] = cursor
         return Call(method="GET", path="/compare", query=query, read=as_(answers.Comparison))

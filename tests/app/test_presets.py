@@ -22,7 +22,13 @@ def test_a_preset_is_kept_replaced_and_deleted(api: Api) -> None:
     assert (second["spec"], second["created_at"]) == (ADAPTER, first["created_at"])
     assert second["updated_at"] > first["updated_at"]
     assert api.client.get("/presets/ours").json() == second
-    assert second in api.client.get("/presets").json()["items"]
+    keep(api, ADAPTER, "Theirs")
+    page = api.client.get("/presets", params={"limit": 1}).json()
+    rest = api.client.get("/presets", params={"cursor": page["next_cursor"]}).json()
+    assert second in (*page["items"], *rest["items"])
+    assert rest["next_cursor"] is None
+    large = keep(api, {"labels": {"a": "x" * 64 * 1024}}).json()["errors"][0]
+    assert (large["pointer"], "65536 at most" in large["message"]) == ("/spec", True)
     assert api.client.delete("/presets/ours").status_code == 204
     for method in ("GET", "DELETE"):
         answer = api.client.request(method, "/presets/ours")

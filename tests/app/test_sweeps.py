@@ -46,6 +46,12 @@ def test_every_combination_is_a_job_that_differs_in_these_fields_alone(api: Api)
     assert (
         job["resolved"]["publish"]["registry"] is False
     )  # only the best one's model is registered
+    assert "publish" not in job["spec"]
+    cancelled = api.client.post(f"/jobs/{job['id']}/cancel")
+    assert cancelled.status_code == 202, cancelled.text
+    for made in ("clone", "retry"):  # no run of the sweep: it registers what it makes
+        copy = api.client.post(f"/jobs/{job['id']}/{made}", json={}).json()
+        assert (copy["sweep_id"], copy["resolved"]["publish"]["registry"]) == (None, True)
     hints = "SELECT count(*) FROM outbox WHERE args ->> 0 = ANY(:ids)"
     assert api.rows(hints, ids=[run["job_id"] for run in sweep["runs"]]) == [(4,)]
 
@@ -93,6 +99,11 @@ def test_runs_one_by_one_register_as_they_say_themselves(api: Api) -> None:
         ),
         ({"grid": None, "runs": [{}, {}]}, "/runs/1", "the same as run 1"),
         ({"spec": {**LORA, "plan_id": f"plan_{'0' * 26}"}}, "/spec/plan_id", "leave it out"),
+        ({"grid": {"plan_id": [f"plan_{'0' * 26}"]}}, "/grid/plan_id/0", "leave it out"),
+        (
+            {"grid": None, "runs": [{}, {"plan_id": f"plan_{'0' * 26}"}]},
+            *("/runs/1/plan_id", "run 2: leave it out"),
+        ),
         ({"spec": {**LORA, "task": {"type": "stf"}}}, "/spec/task/type", "sft"),
         ({"metric": {"name": "eval_loss", "goal": "least"}}, "/metric/goal", "min"),
     ],
@@ -184,6 +195,15 @@ def test_runs_are_put_side_by_side(api: Api) -> None:
         assert first["curves"]["loss"][0] == [0, 5.0]
         assert len(first["curves"]["loss"]) <= 4
         assert second["metrics"]["eval_loss"]["last"] == 3.0
+    # Pages: as many as are asked for, and no more than so many bytes.
+    path, query = f"/sweeps/{sweep['id']}/comparison", {"limit": 1}
+    page = api.client.get(path, params=query).json()
+    rest = api.client.get(path, params={**query, "cursor": page["next_cursor"]}).json()
+    assert [each["id"] for each in (*page["jobs"], *rest["jobs"])] == [one, two]
+    assert rest["jobs"][0]["fields"] == {"training.learning_rate": 0.2}
+    assert rest["next_cursor"] is None
+    bad = api.client.get(path, params={"cursor": "x"})
+    assert (bad.status_code, bad.json()["code"]) == (400, "invalid_cursor")
     other = resources.job(api)["job_id"]
     answer = api.client.get("/compare", params={"jobs": f"{one},{other}", "names": "eval_loss"})
     first, second = answer.json()["jobs"]

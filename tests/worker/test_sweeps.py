@@ -5,11 +5,19 @@ from typing import Any
 
 import pytest
 
+import app.comparison.service
 import app.sweeps.finishing
 from app.attempts import service as attempts
 from app.attempts.service import Ending, Publication, StoredFile
+from app.comparison.schemas import ComparisonQuery
+from app.comparison.service import compare
 from app.db import transaction
+from app.errors import Conflict
+from app.events.archive import get_archive
+from app.events.archiving import archive_events
 from app.jobs.lifecycle import FailureReason, Status, transition
+from app.jobs.service import delete_job, prepare_deletion
+from app.storage import get_store
 from app.sweeps import service
 from app.sweeps.finishing import finish_next
 from app.sweeps.schemas import NewSweep, SweepOut
@@ -183,6 +191,89 @@ def test_it_is_all_or_nothing_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
         list(pool.map(lambda _: finish_next(), range(3)))
     assert show(sweep).status == "finished"
     assert [version for _, version, _ in versions()] == [1]
+
+
+def test_one_that_cannot_be_finished_lets_the_others_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = start(1), start(1)
+    for sweep in (first, second):
+        run(*ids(sweep), {"step": 1, "eval_loss": 1.0})
+
+    def breaks(*_: Any) -> None:
+        raise RuntimeError("no store")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(app.sweeps.finishing, "read_curves", breaks)
+        with pytest.raises(RuntimeError, match="no store"):
+            finish_next()
+    assert finish_next() == 1
+    assert finish_next() == 0
+    assert (show(first).status, show(second).status) == ("running", "finished")
+    monkeypatch.setattr(app.comparison.service, "LARGEST", 1)  # each is too large for two
+    page = compare(PROJECT, [*ids(first), *ids(second)], ComparisonQuery())
+    assert ([each.id for each in page.jobs], page.next_cursor) == (ids(first), ids(first)[0])
+    run_sql("UPDATE sweeps SET finish_at = now()")
+    assert finish_next() == 1
+    assert show(first).status == "finished"
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_damaged_metrics_are_tried_for_a_day_and_then_left_out(
+    store_settings: object, *, comes_back: bool
+) -> None:
+    del store_settings
+    get_archive.cache_clear()
+    sweep, other = start(2), start(1)
+    for job_id, value in zip((*ids(sweep), *ids(other)), (0.1, 0.5, 1.0), strict=True):
+        run(job_id, {"step": 1, "eval_loss": value})
+    assert archive_events(get_store(), 0.0, 60.0) > 0
+    [(key, size)] = rows("SELECT key, size FROM event_ranges WHERE job_id = :j", j=ids(sweep)[0])
+    whole = get_store().get_bytes(key, size)
+    get_store().put_bytes(key, bytes(size))
+    assert finish_next() + finish_next() == 2
+    assert finish_next() == 0
+    assert (show(sweep).status, show(other).status) == ("running", "finished")
+    assert "the metrics of run 1 cannot be read: events 1-" in str(show(sweep).reason)
+    if comes_back:
+        get_store().put_bytes(key, whole)
+    run_sql("UPDATE sweeps SET finish_at = now(), damaged_since = damaged_since - interval '25 h'")
+    assert finish_next() == 1
+    found = show(sweep)
+    assert found.best is not None
+    if comes_back:
+        assert (found.best.number, found.reason) == (1, None)
+    else:
+        assert found.best.number == 2
+        assert str(found.reason).endswith("the archived file is damaged, so it was left out")
+    assert versions()[-1][2] == found.best.job_id
+
+
+def test_a_run_that_may_be_registered_is_not_deleted_and_one_that_is_gone_is_not_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sweep = start(2)
+    best, other = ids(sweep)
+    run(best, {"step": 1, "eval_loss": 1.0})
+    run(other, {"step": 1, "eval_loss": 2.0})
+    with transaction() as session, pytest.raises(Conflict) as refused:
+        prepare_deletion(session, PROJECT, best, artifacts=True)
+    assert refused.value.code == "in_use"
+    assert f"sweep {sweep.id} is not finished" in refused.value.message
+    with transaction() as session:
+        service.cancel_sweep(session, PROJECT, sweep.id)
+    read = app.sweeps.finishing._values
+
+    def deleted_meanwhile(*asked: Any) -> Any:
+        found = read(*asked)
+        with transaction() as session:
+            delete_job(session, PROJECT, best)
+        return found
+
+    monkeypatch.setattr(app.sweeps.finishing, "_values", deleted_meanwhile)
+    assert finish_next() == 1
+    found = show(sweep)
+    assert (found.status, found.best and found.best.job_id) == ("cancelled", other)
 
 
 def test_only_so_many_runs_have_devices_at_once() -> None:
