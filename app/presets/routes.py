@@ -27,7 +27,8 @@ def put_preset(
 ) -> PresetOut:
     """Keep a part of a spec under a name, in place of an earlier one.
 
-    `POST /jobs` and `POST /plans` take it as `preset`, with the body's own fields over it.
+    `POST /jobs`, `POST /plans` and the `spec` of `POST /sweeps` take it as `preset`, with the
+    body's own fields over it.
     """
     with transaction() as session:
         return service.put_preset(session, caller.project_id, name, body)

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, StringConstraints, model_validator
 from app.jobs.lifecycle import FailureReason
 from app.jobs.schemas import StatusName, Time
 from app.jobs.spec import JobSpec
+from app.presets.schemas import PresetJob
 from trainer_core.spec import Strict
 
 SweepName = Annotated[
@@ -36,7 +37,9 @@ class NewSweep(Strict):
     """A spec, what is varied in it, and what decides; give `grid` or `runs`."""
 
     name: SweepName
-    spec: JobSpec = Field(description="What all runs have in common, as for `POST /jobs`.")
+    spec: JobSpec | PresetJob = Field(
+        description="What all runs have in common, as for `POST /jobs`; so may `preset` be in it."
+    )
     grid: dict[Axis, Annotated[list[Any], Field(min_length=1)]] | None = Field(
         None,
         min_length=1,

@@ -11,11 +11,13 @@ from sqlalchemy.orm import Session
 from app.errors import BadRequest, Conflict, FieldProblem, InvalidPayload, NotFound
 from app.ids import new_id
 from app.jobs.lifecycle import OPEN, Status
+from app.jobs.schemas import Warn
 from app.jobs.service import cancel_job
 from app.jobs.spec import JobSpec
 from app.jobs.store import Once
 from app.jobs.submit import Origin, Submission, as_given, once_for, said_before, submit
 from app.models import Sweep
+from app.presets.service import expand
 from app.sweeps import store, view
 from app.sweeps.schemas import NewSweep, SweepOut, SweepPage, SweepQuery
 from app.sweeps.variants import Variant, variants
@@ -37,8 +39,9 @@ def create_sweep(
     once = once_for(key, ["sweep", new.model_dump(mode="json", exclude_unset=True)])
     if (said := _said(session, project_id, once)) is not None:
         return said
-    specs = _specs(new)
-    sweep = _write(session, project_id, new)
+    base, warnings = _base(session, project_id, new)
+    specs = _specs(new, base)
+    sweep = _write(session, project_id, new, base)
     problems: list[FieldProblem] = []
     for variant, spec in specs:
         # Not in the run's spec: a clone or retry of it is no run, and registers as the user said.
@@ -46,7 +49,7 @@ def create_sweep(
             sweep_id=sweep.id, sweep_run=variant.number, registers=not new.register_best
         )
         try:
-            submit(session, Submission(project_id, spec, origin=origin))
+            submit(session, Submission(project_id, spec, origin=origin, warnings=warnings))
         except InvalidPayload as error:
             problems += map(variant.problem, error.problems)
         if len(problems) >= _MOST_PROBLEMS:
@@ -66,13 +69,27 @@ def _said(session: Session, project_id: str, once: Once) -> SweepOut | None:
     return None if said is None else SweepOut.model_validate(said)
 
 
-def _specs(new: NewSweep) -> list[tuple[Variant, JobSpec]]:
+def _base(session: Session, project_id: str, new: NewSweep) -> tuple[JobSpec, tuple[Warn, ...]]:
+    """Return what all runs have in common, and what of it came from a preset.
+
+    Raises InvalidPayload for a preset that is not there, and for fields that are wrong with it.
+    """
+    try:
+        spec, warnings = expand(session, project_id, new.spec)
+    except InvalidPayload as error:
+        problems = [p.model_copy(update={"pointer": f"/spec{p.pointer}"}) for p in error.problems]
+        raise InvalidPayload(problems) from error
+    said = "; what the sweep varies goes before it"
+    return spec, tuple(w.model_copy(update={"message": w.message + said}) for w in warnings)
+
+
+def _specs(new: NewSweep, base: JobSpec) -> list[tuple[Variant, JobSpec]]:
     """Return each run with its spec; raises InvalidPayload."""
-    if new.spec.plan_id is not None:
+    if base.plan_id is not None:
         raise InvalidPayload([FieldProblem(pointer="/spec/plan_id", message=_NO_PLAN)])
     found: list[tuple[Variant, JobSpec]] = []
     problems: list[FieldProblem] = []
-    for variant in variants(new, as_given(new.spec)):
+    for variant in variants(new, as_given(base)):
         try:
             spec = _spec(new, variant)
             found.append((variant, spec))
@@ -126,16 +143,14 @@ def _check_pushes(found: list[tuple[Variant, JobSpec]]) -> None:
             raise InvalidPayload([variant.problem(wrong)])
 
 
-def _write(session: Session, project_id: str, new: NewSweep) -> Sweep:
+def _write(session: Session, project_id: str, new: NewSweep, base: JobSpec) -> Sweep:
     given = new.model_dump(mode="json")
-    overrides = given["runs"] or [
-        variant.overrides for variant in variants(new, as_given(new.spec))
-    ]
+    overrides = given["runs"] or [variant.overrides for variant in variants(new, as_given(base))]
     sweep = Sweep(
         id=new_id("swp"),
         project_id=project_id,
         name=new.name,
-        spec=as_given(new.spec),
+        spec=as_given(base),
         overrides=overrides,
         metric=given["metric"],
         max_concurrent=new.max_concurrent,

@@ -79,6 +79,27 @@ def test_a_whole_spec_may_come_from_a_preset_and_a_plan_as_well(api: Api) -> Non
     assert plan.json()["spec"] == {**JOB, "training": {"seed": 9}}
 
 
+def test_a_sweep_may_start_from_a_preset(api: Api) -> None:
+    keep(api, PRESET)
+    body = {"name": "s", "grid": {"adapter.r": [4, 8]}, "metric": {"name": "loss", "goal": "min"}}
+    answer = api.client.post("/sweeps", json={**body, "spec": {**JOB, "preset": "ours"}})
+    assert answer.status_code == 201, answer.text
+    sweep = answer.json()
+    assert sweep["spec"] == {**JOB, **PRESET}
+    assert [run["fields"] for run in sweep["runs"]] == [{"adapter.r": 4}, {"adapter.r": 8}]
+    job = api.client.get(f"/jobs/{sweep['runs'][1]['job_id']}").json()
+    assert job["spec"]["adapter"] == {**ADAPTER["adapter"], "r": 8}
+    [told] = [each["message"] for each in job["warnings"] if each["code"] == "preset"]
+    assert told.endswith("what the sweep varies goes before it")
+    for spec, pointer in (
+        ({**JOB, "preset": "none"}, "/spec/preset"),
+        ({**JOB, "preset": "ours", "training": {"seed": -1}}, "/spec/training/seed"),
+        ({**JOB, "preset": "ours", "trainin": {}}, "/spec/trainin"),
+    ):
+        wrong = api.client.post("/sweeps", json={**body, "spec": spec})
+        assert [each["pointer"] for each in wrong.json()["errors"]] == [pointer]
+
+
 def test_what_is_wrong_is_named_with_the_preset(api: Api) -> None:
     keep(api, ADAPTER)
     for body in ({"preset": "none"}, {"preset": 5}, {**JOB, "preset": None}):
