@@ -58,7 +58,7 @@ class Decoder:
         self._data: list[str] = []
 
     def feed(self, text: str) -> Iterator[Frame]:
-        """Yield the frames that this piece completes."""
+        """Yield the frames that this piece completes; raises ValueError for what is no event."""
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
             yield from self._line(line.removesuffix("\r"))
@@ -72,4 +72,11 @@ class Decoder:
         elif not line:
             said, name_of_it, self._data, self._id = self._data, self._id, [], None
             if said:
-                yield Frame(name_of_it, json.loads("\n".join(said)))
+                yield Frame(name_of_it, _object("\n".join(said)))
+
+
+def _object(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if isinstance(found, dict):
+        return found
+    raise ValueError(f"an event is an object, and not {text[:40]!r}")

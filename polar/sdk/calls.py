@@ -11,13 +11,14 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Any, Generic, Protocol, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx
 
 from polar.sdk.errors import (
     ApiError,
     ClientError,
+    NoService,
     NotFound,
     RateLimited,
     ServerError,
@@ -113,7 +114,7 @@ class Call(Generic[T]):
         answer = yield from _answered(self, Tries(again=self.may_repeat))
         try:
             return self.read(answer)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, RecursionError):
             text = f"{self.method} {self.path} is answered, but not as POLAR does: look at its URL"
             raise Unreachable(text) from None
 
@@ -123,9 +124,11 @@ class Call(Generic[T]):
         return self.method in _SAFE if self.again is None else self.again
 
     def arguments(self) -> dict[str, Any]:
-        """Return what httpx is given; raises ValueError for an address: the key is for one host."""
-        if httpx.URL(self.path).is_absolute_url:
-            raise ValueError(f"{self.path!r} is an address: give a path of the API, such as /jobs")
+        """Return what httpx is given; raises NoService for what leaves the service, or is no path.
+
+        The key is for one service alone.
+        """
+        _check_path(self.path)
         given = {name: value for name, value in self.query.items() if value is not None}
         return {
             "method": self.method,
@@ -136,6 +139,17 @@ class Call(Generic[T]):
             "content": self.content,
             "timeout": httpx.Timeout(self.timeout, connect=CONNECT_TIMEOUT),
         }
+
+
+def _check_path(path: str) -> None:
+    try:
+        whole = httpx.URL(path).is_absolute_url
+    except httpx.InvalidURL as error:
+        raise NoService(f"{path!r} is no path of the API: {error}") from None
+    if whole:
+        raise NoService(f"{path!r} is an address: give a path of the API, such as /jobs")
+    if {".", ".."} & set(unquote(path.partition("?")[0]).split("/")):
+        raise NoService(f"{path!r} has the segment '.' or '..', which no path of the API has")
 
 
 @dataclass
@@ -200,7 +214,7 @@ def check(answer: httpx.Response) -> None:
     raise refusal(answer.status_code, body, answer.headers.get("Retry-After"))
 
 
-def unreachable(url: str, error: httpx.TransportError) -> Unreachable:
+def unreachable(url: str, error: httpx.RequestError) -> Unreachable:
     """Return what a failure of the connection means."""
     if isinstance(error, httpx.LocalProtocolError):  # its text quotes headers, the key's too
         return Unreachable(f"{url}: the request cannot be sent as it is", sent=False)

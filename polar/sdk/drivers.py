@@ -67,7 +67,7 @@ class Driver:
             if isinstance(step, Send):
                 return self._http.request(**step.request.arguments())
             return self._receive(step)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise unreachable(self._url, error) from error
 
     def _receive(self, step: Receive) -> httpx.Response:
@@ -95,7 +95,7 @@ class Driver:
             error: ClientError | None = None
             try:
                 yield from self._connection(listener)
-            except httpx.TransportError as failed:
+            except httpx.RequestError as failed:
                 error = unreachable(self._url, failed)
             except ClientError as failed:
                 error = failed
@@ -104,7 +104,7 @@ class Driver:
 
     def _connection(self, listener: Listener) -> Iterator[Frame]:
         with self._http.stream(**listener.request().arguments()) as answer:
-            if answer.is_error:
+            if not answer.is_success:
                 answer.read()
             listener.opened(answer)
             for text in answer.iter_text():
@@ -149,7 +149,7 @@ class AsyncDriver:
             if isinstance(step, Send):
                 return await self._http.request(**step.request.arguments())
             return await self._receive(step)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise unreachable(self._url, error) from error
 
     async def _receive(self, step: Receive) -> httpx.Response:
@@ -179,7 +179,7 @@ class AsyncDriver:
             try:
                 async for frame in self._connection(listener):
                     yield frame
-            except httpx.TransportError as failed:
+            except httpx.RequestError as failed:
                 error = unreachable(self._url, failed)
             except ClientError as failed:
                 error = failed
@@ -188,7 +188,7 @@ class AsyncDriver:
 
     async def _connection(self, listener: Listener) -> AsyncIterator[Frame]:
         async with self._http.stream(**listener.request().arguments()) as answer:
-            if answer.is_error:
+            if not answer.is_success:
                 await answer.aread()
             listener.opened(answer)
             async for text in answer.aiter_text():

@@ -63,7 +63,7 @@ class ApiError(ClientError):
         self.message = str(body.get("message") or body.get("detail") or f"HTTP {status}")
         self.request_id: str | None = body.get("request_id")
         self.retry_after = retry_after
-        self.problems = [_problem(each) for each in body.get("errors") or [] if each]
+        self.problems = [_problem(each) for each in _errors(body.get("errors"))]
         lines = [f"  {each.pointer}: {each.message}" for each in self.problems]
         super().__init__("\n".join([self.message, *lines]))
 
@@ -117,6 +117,11 @@ def refusal(status: int, body: Any, retry_after: str | None = None) -> ApiError:
     kind = ServerError if status >= _LOWEST_OF_SERVER else _BY_STATUS.get(status, BadRequest)
     seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
     return kind(status, body if isinstance(body, dict) else {}, seconds)
+
+
+def _errors(given: Any) -> list[dict[str, Any]]:
+    """The wrong fields, where the answer is one of POLAR's and not of something before it."""
+    return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
 
 
 def _problem(given: dict[str, Any]) -> FieldProblem:

@@ -23,16 +23,20 @@ from polar.sdk.calls import (
 from polar.sdk.errors import ApiError, Corrupt, ServerError, Unreachable, Waited, refusal
 
 PIECE = 8 * 2**20  # bytes of a PATCH: a block of the store
+ARCHIVE = "application/x-tar"
 CHECKED_WITHIN = 3600.0  # seconds that a whole upload may be looked through
 _LOOK_EVERY = 1.0
 _BROKEN = ("offset_mismatch", "broken_off", "checksum_mismatch")
 
 
 class Draft:
-    """A file on its way: it has another name until it is whole, and goes on after a break."""
+    """A file on its way: it has another name until it is whole, and goes on after a break.
 
-    def __init__(self, target: Path) -> None:
-        self.target = target
+    Without a `sha256` the answer has to say it, unless it is of the `kind` that has none.
+    """
+
+    def __init__(self, target: Path, sha256: str | None = None, kind: str | None = None) -> None:
+        self.target, self._sha256, self._kind = target, sha256, kind
         self.path = target.with_name(f".{target.name}.part")
         self.size, self.tag = 0, ""
         self._expected, self._hash = "", hashlib.sha256()
@@ -46,13 +50,20 @@ class Draft:
         return Call(method="GET", path=path, query=query, headers=headers, read=nothing)
 
     def begin(self, answer: httpx.Response) -> None:
-        """Go on behind what is here, or begin again where the answer is the whole file."""
+        """Go on behind what is here, or begin again where the answer is the whole file.
+
+        Raises Unreachable for an answer that is none of POLAR's: the page of a proxy, say.
+        """
+        self._expected = self._sha256 or answer.headers.get("X-Checksum-Sha256", "")
+        kind = answer.headers.get("Content-Type", "").partition(";")[0]
+        if not (kind == self._kind if self._kind else self._expected):
+            told = f"{self.target.name} is answered, but not as POLAR does ({kind or 'no type'})"
+            raise Unreachable(f"{told}: look at the service's URL")
         if answer.status_code != httpx.codes.PARTIAL_CONTENT or self._file is None:
             self.close()
             self.size, self._hash = 0, hashlib.sha256()
             self._file = self.path.open("wb")
         self.tag = answer.headers.get("ETag", "")
-        self._expected = answer.headers.get("X-Checksum-Sha256", "")
 
     def write(self, block: bytes) -> None:
         """Take what came."""
@@ -66,30 +77,41 @@ class Draft:
         if self._file is not None:
             self._file.close()
 
-    def finish(self, sha256: str | None) -> Path:
+    def finish(self) -> Path:
         """Give the file its name; raises Corrupt when it is not what its checksum says."""
         self.close()
-        expected, found = sha256 or self._expected, self._hash.hexdigest()
-        if expected and found != expected:
-            raise Corrupt(f"{self.target.name}: sha256 {found} came, {expected} was announced")
+        found = self._hash.hexdigest()
+        if self._expected and found != self._expected:
+            told = f"sha256 {found} came, {self._expected} was announced"
+            raise Corrupt(f"{self.target.name}: {told}")
         return self.path.replace(self.target)
 
 
-def download(
-    path: str, target: Path, sha256: str | None = None, kind: str | None = None
-) -> Course[Path]:
+def download(path: str, target: Path, sha256: str | None = None) -> Course[Path]:
     """Download to `target`, which appears only when it is whole and its sha256 is right.
 
     A download that broke off goes on where it broke. Raises ApiError, Unreachable and Corrupt.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft, tries = Draft(target), Tries(again=True)
+    return _download(path, {}, Draft(target, sha256))
+
+
+def download_archive(path: str, target: Path, kind: str | None = None) -> Course[Path]:
+    """Download a tar file of a job's files, or those of one kind, or of a model.
+
+    It is made on its way, so that it has no sha256: `target` appears when all of it has come.
+    """
+    return _download(path, {"kind": kind}, Draft(target, kind=ARCHIVE))
+
+
+def _download(path: str, query: dict[str, str | None], draft: Draft) -> Course[Path]:
+    draft.target.parent.mkdir(parents=True, exist_ok=True)
+    tries = Tries(again=True)
     try:
         while True:
             before = draft.size
             try:
-                check((yield Receive(draft.request(path, {"kind": kind}), draft)))
-                return draft.finish(sha256)
+                check((yield Receive(draft.request(path, query), draft)))
+                return draft.finish()
             except (Unreachable, ApiError) as error:
                 if draft.size > before:  # it goes on: patience is for what stands still
                     tries = Tries(again=True)
@@ -162,7 +184,7 @@ def send_upload(upload: answers.UploadOut, file: Path) -> Course[answers.UploadO
                     told = f"{file} ends at byte {upload.offset} of {upload.length}"
                     raise Corrupt(f"{told} that were announced: send the same file")
                 piece = send_piece(upload.id, upload.offset, data)
-                offset = yield from piece
+                offset = _beyond(upload, (yield from piece))
                 tries = Tries(again=True)
                 if offset < upload.length:
                     upload = upload.model_copy(update={"offset": offset})
@@ -173,6 +195,13 @@ def send_upload(upload: answers.UploadOut, file: Path) -> Course[answers.UploadO
                 yield Pause(tries.pause_after(_repeatable(error)))
             upload = yield from get_upload(upload.id)
     return (yield from _checked(upload))
+
+
+def _beyond(upload: answers.UploadOut, offset: int) -> int:
+    """Return how many bytes are there; raises Unreachable where a piece has added none."""
+    if offset <= upload.offset < upload.length:
+        raise Unreachable(f"upload {upload.id} stays at byte {offset} of {upload.length}")
+    return offset
 
 
 def _goes_on(error: Unreachable | ApiError) -> bool:

@@ -10,10 +10,10 @@ import httpx
 from pydantic import BaseModel, PrivateAttr
 
 from polar.sdk import answers
-from polar.sdk.calls import Call, Course, Json, Pause, decoded, nothing, part, path_of, text_of
+from polar.sdk.calls import Call, Course, Json, Pause, nothing, part, path_of, text_of
 from polar.sdk.drivers import AsyncDriver, Driver
 from polar.sdk.errors import Waited
-from polar.sdk.files import download
+from polar.sdk.files import download, download_archive
 from polar.sdk.listening import PATIENCE, Listener
 from polar.sdk.operations import D, PathLike, Resource, job_operation, operation, pages, stream
 from polar.sdk.reading import as_, items_of
@@ -32,13 +32,20 @@ def body_of(spec: Spec) -> Json:
     return dict(spec)
 
 
+def _job(answer: httpx.Response) -> Json:
+    """Return a job's JSON; raises ValueError for what is no job."""
+    answers.JobOut.model_validate_json(answer.content)
+    body: Json = answer.json()
+    return body
+
+
 def _submit(path: str, body: Json, key: str | None) -> Call[Json]:
     headers = {"Idempotency-Key": key or secrets.token_hex(16)}
-    return Call(method="POST", path=path, json=body, headers=headers, again=True, read=decoded)
+    return Call(method="POST", path=path, json=body, headers=headers, again=True, read=_job)
 
 
 def _intent(job_id: str, what: str) -> Call[Json]:
-    return Call(method="POST", path=f"{_at(job_id)}/{what}", again=True, read=decoded)
+    return Call(method="POST", path=f"{_at(job_id)}/{what}", again=True, read=_job)
 
 
 def _at(job_id: str) -> str:
@@ -80,7 +87,7 @@ class Jobs(Resource[D]):
     @job_operation
     def get(self, job_id: str) -> Call[Json]:
         """Return the job: status, progress, attempts, external references."""
-        return Call(method="GET", path=_at(job_id), read=decoded)
+        return Call(method="GET", path=_at(job_id), read=_job)
 
     @operation
     def page(  # noqa: PLR0913 - the filters of the API
@@ -119,7 +126,7 @@ class Jobs(Resource[D]):
         """Change name, labels (all of them) or priority; what is None stays."""
         given = {"name": name, "labels": labels, "priority": priority}
         body = {field: value for field, value in given.items() if value is not None}
-        return Call(method="PATCH", path=_at(job_id), json=body, again=True, read=decoded)
+        return Call(method="PATCH", path=_at(job_id), json=body, again=True, read=_job)
 
     @operation
     def delete(self, job_id: str, *, artifacts: bool = False) -> Call[None]:
@@ -171,7 +178,7 @@ class Jobs(Resource[D]):
         """Return the job when it has ended, however; raises Waited after `timeout` seconds."""
         began, pause = time.monotonic(), _FIRST_LOOK
         while True:
-            job: Json = yield from Call(method="GET", path=_at(job_id), read=decoded)
+            job: Json = yield from Call(method="GET", path=_at(job_id), read=_job)
             if job["status"] in ENDED:
                 return job
             left = began + timeout - time.monotonic()
@@ -279,7 +286,7 @@ class Jobs(Resource[D]):
         self, job_id: str, target: PathLike, *, kind: str | None = None
     ) -> Course[Path]:
         """Download the job's files, or those of one kind, as one tar file."""
-        return download(f"{_at(job_id)}/artifacts.tar", Path(target), kind=kind)
+        return download_archive(f"{_at(job_id)}/artifacts.tar", Path(target), kind)
 
 
 class Job(answers.JobOut):

@@ -15,6 +15,16 @@ PATIENCE = 120.0
 _STREAM = "text/event-stream"
 
 
+def _may_pass(error: ClientError) -> bool:
+    """Say whether the next connection may be better."""
+    passing = isinstance(error, (Unreachable, ServerError, RateLimited))
+    return passing and not isinstance(error, _NoEvents)
+
+
+class _NoEvents(Unreachable):
+    """What came is none of POLAR's events, and will be none next time."""
+
+
 class Listener:
     """How far a stream has been read; knows no connection.
 
@@ -60,9 +70,7 @@ class Listener:
     def take(self, text: str) -> Iterator[Frame]:
         """Yield the frames that a piece of the stream completes, up to the last of all."""
         self._pause, self._heard = FIRST_PAUSE, time.monotonic()
-        for frame in self._decoder.feed(text):
-            if self._is_known(frame):
-                continue
+        for frame in self._new(text):
             self.after = self.after if frame.id is None else frame.id
             self.ended = frame.type == "end"
             yield frame
@@ -71,6 +79,15 @@ class Listener:
                 return
         if self.after is None:  # where the stream began, if nothing has happened yet
             self.after = self._decoder.newest
+
+    def _new(self, text: str) -> Iterator[Frame]:
+        try:
+            for frame in self._decoder.feed(text):
+                if not self._is_known(frame):
+                    yield frame
+        except (ValueError, RecursionError) as error:
+            told = f"GET {self._path} is answered, but not by POLAR's events: {error}"
+            raise _NoEvents(told) from None
 
     def _is_known(self, frame: Frame) -> bool:
         if not self._ordered:
@@ -82,9 +99,13 @@ class Listener:
 
     def pause_after(self, error: ClientError | None) -> float:
         """Return the seconds before the next connection; raises what no patience helps against."""
-        if isinstance(error, ApiError) and not isinstance(error, (ServerError, RateLimited)):
+        if error is not None and not _may_pass(error):
             raise error
-        if error is not None and time.monotonic() - self._heard > self.patience:
-            raise Unreachable(f"{error} (for {self.patience:.0f} s)") from error
         pause, self._pause = self._pause, min(self._pause * 2, LONGEST_PAUSE)
+        if isinstance(error, ApiError) and error.retry_after is not None:
+            pause = max(pause, error.retry_after)
+        silent = time.monotonic() - self._heard
+        if silent > self.patience or pause > max(LONGEST_PAUSE, self.patience):
+            told = error or f"GET {self._path} ends again and again without an event"
+            raise Unreachable(f"{told} (for {silent:.0f} s)") from error
         return pause

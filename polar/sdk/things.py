@@ -163,7 +163,7 @@ class Models(Resource[D]):
     @operation
     def download_archive(self, name: str, version: int, target: PathLike) -> Course[Path]:
         """Download a version as one tar file."""
-        return files.download(f"{_version(name, version)}/files.tar", Path(target))
+        return files.download_archive(f"{_version(name, version)}/files.tar", Path(target))
 
     @operation
     def download_folder(self, name: str, version: int, folder: PathLike) -> Course[Path]:

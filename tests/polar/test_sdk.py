@@ -19,8 +19,10 @@ import pytest
 
 import polar
 from polar import (
+    ApiError,
     AsyncClient,
     Client,
+    ClientError,
     Corrupt,
     Invalid,
     NoService,
@@ -150,7 +152,7 @@ class Service(BaseHTTPRequestHandler):
 @contextmanager
 def serving(handler: type[Service]) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))  # seconds of its poll
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -244,14 +246,80 @@ def test_a_page_instead_of_events_is_told_and_not_waited_for() -> None:
         list(client.jobs.events("job", patience=0))
 
 
+class Odd(Service):
+    """Answers everything with the bytes and headers that it is told to."""
+
+    status: ClassVar[int] = 200
+    headers_of_it: ClassVar[dict[str, str]] = {}
+    content: ClassVar[bytes] = b""
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        for name, value in self.headers_of_it.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(self.content)
+
+
+JSON = {"Content-Type": "application/json"}
+EVENTS = {"Content-Type": "text/event-stream"}
+ODD: list[tuple[str, int, dict[str, str], bytes, type[ClientError], str]] = [
+    ("get", 200, JSON, b"{}", Unreachable, "not as POLAR does"),
+    ("get", 200, JSON, b"[" * 100_000, Unreachable, "not as POLAR does"),
+    ("get", 200, {**JSON, "Content-Encoding": "gzip"}, b"no gzip", Unreachable, "decompressing"),
+    ("get", 400, JSON, b'{"message": "no", "errors": ["x", {"pointer": "/a"}]}', ApiError, "no"),
+    ("get", 400, JSON, b'{"message": "no", "errors": {"a": "b"}}', ApiError, "no"),
+    ("wait", 200, JSON, b'{"status": "succeeded"}', Unreachable, "not as POLAR does"),
+    ("events", 307, {"Location": "http://other"}, b"", ApiError, "HTTP 307"),
+    ("events", 200, EVENTS, b"data: {\n\n", Unreachable, "not by POLAR's events"),
+    ("events", 200, EVENTS, b"data: [1]\n\n", Unreachable, "an event is an object"),
+    ("events", 200, EVENTS, b'id: x\ndata: {"type": "log"}\n\n', Unreachable, "not by POLAR's"),
+    ("events", 200, EVENTS, b"", Unreachable, "ends again and again without an event"),
+    ("events", 429, {"Retry-After": "3600"}, b"", Unreachable, "HTTP 429"),
+    ("file", 200, {"Content-Type": "text/html"}, b"<html>", Unreachable, r"\(text/html\): look at"),
+    ("archive", 200, {"Content-Type": "text/html"}, b"<html>", Unreachable, r"\(text/html\)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "headers", "content", "kind", "told"), ODD, ids=lambda value: str(value)[:30]
+)
+def test_what_is_no_answer_of_the_service_is_told(
+    call: str,
+    status: int,
+    headers: dict[str, str],
+    content: bytes,
+    kind: type[ClientError],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever stands between: an error of the SDK's own, and soon."""
+    monkeypatch.setattr("polar.sdk.calls.PATIENCE", 0)
+    Odd.status, Odd.headers_of_it, Odd.content = status, headers, content
+    with serving(Odd) as url, Client(url) as client, pytest.raises(kind, match=told):
+        {
+            "get": lambda: client.jobs.get("job"),
+            "wait": lambda: client.jobs.wait("job"),
+            "events": lambda: list(client.jobs.events("job", patience=0)),
+            "file": lambda: client.jobs.download("job", "a", tmp_path / "a"),
+            "archive": lambda: client.jobs.download_archive("job", tmp_path / "a.tar"),
+        }[call]()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_key_goes_to_the_service_alone(service: str) -> None:
     Elsewhere.asked.clear()
     with (
         serving(Elsewhere) as other,
         Client(service, "polar_key") as client,
-        pytest.raises(ValueError, match="is an address: give a path of the API"),
+        pytest.raises(NoService, match="is an address: give a path of the API"),
     ):
         client.request("GET", f"{other}/jobs")
+    with Client(f"{service}/below", "polar_key") as client:
+        for path in ("/../elsewhere", "/%2e%2e/elsewhere"):
+            with pytest.raises(NoService, match="the segment"):
+                client.request("GET", path)
     assert Elsewhere.asked == []
 
 
