@@ -42,7 +42,7 @@ class PresetQuery(BaseModel):
     """Paging of `GET /presets`."""
 
     limit: int = Field(50, ge=1, le=200, description="Presets on a page.")
-    cursor: PresetName | None = Field(None, description="From the page before.")
+    cursor: str | None = Field(None, max_length=200, description="From the page before.")
 
 
 class PresetJob(Strict):

@@ -1,6 +1,7 @@
 """Presets: kept by name, and what becomes of a job that names one."""
 
 import json
+import re
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.comparison.fields import flat
-from app.errors import Conflict, FieldProblem, InvalidPayload, NotFound
+from app.errors import BadRequest, Conflict, FieldProblem, InvalidPayload, NotFound
 from app.jobs.schemas import JobOut, Warn
 from app.jobs.service import merge_patch
 from app.jobs.spec import JobSpec
@@ -20,6 +21,7 @@ from trainer_core.problems import explain, explain_errors
 
 MOST = 200
 LARGEST = 64 * 1024  # bytes of JSON: a page of presets has many of them
+_CURSOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHOWN = 30  # fields that a warning names
 
 
@@ -87,9 +89,12 @@ def _view(row: Preset) -> PresetOut:
 
 
 def list_presets(session: Session, project_id: str, query: PresetQuery) -> PresetList:
-    """Return a page of the project's presets, by name."""
+    """Return a page of the project's presets, by name; BadRequest for a cursor that is none."""
     wanted = select(Preset).where(Preset.project_id == project_id)
     if query.cursor is not None:
+        if not _CURSOR.fullmatch(query.cursor):
+            message = f"cursor {query.cursor[:60]!r} is not from a page of this list"
+            raise BadRequest(message, "invalid_cursor")
         wanted = wanted.where(Preset.name > query.cursor)
     rows = session.scalars(wanted.order_by(Preset.name).limit(query.limit + 1)).all()
     items = [_view(row) for row in rows[: query.limit]]

@@ -27,6 +27,8 @@ def test_a_preset_is_kept_replaced_and_deleted(api: Api) -> None:
     rest = api.client.get("/presets", params={"cursor": page["next_cursor"]}).json()
     assert second in (*page["items"], *rest["items"])
     assert rest["next_cursor"] is None
+    bad = api.client.get("/presets", params={"cursor": "/"})
+    assert (bad.status_code, bad.json()["code"]) == (400, "invalid_cursor")
     large = keep(api, {"labels": {"a": "x" * 64 * 1024}}).json()["errors"][0]
     assert (large["pointer"], "65536 at most" in large["message"]) == ("/spec", True)
     assert api.client.delete("/presets/ours").status_code == 204
