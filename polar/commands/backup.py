@@ -3,7 +3,7 @@
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import psycopg
 import typer
@@ -18,7 +18,8 @@ from polar.backup.restore import alone, check, refuse_other_versions
 from polar.backup.restore import restore as restore_archive
 from polar.backup.take import Taken, lines, megabytes, take
 from polar.commands.ending import Ended, ended, told_to_end
-from polar.commands.screen import fail, out
+from polar.commands.screen import fail, keep_stdout, out
+from polar.commands.service import AsJson, print_json
 from polar.stack.home import Home, Unusable, default_home
 from polar.stack.services import ServiceFailed
 
@@ -36,12 +37,16 @@ PassphraseFile = Annotated[
 def backup(
     target: Annotated[Path, typer.Argument(help="A new folder, or a new file NAME.tar.")],
     passphrase_file: PassphraseFile = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Take a back-up of this installation while it works: database, objects, MLflow, secrets.
 
     Without a running stack the database and the store are started for it. With POLAR_DATABASE_URL
     and the S3 variables in the environment, the services that they name are backed up instead.
     """
+    if as_json:
+        keep_stdout()
     began = time.monotonic()
     home = Home(default_home())
     try:
@@ -55,6 +60,10 @@ def backup(
     except Ended as end:
         left = f"the back-up at {target} is whole" if is_there(target) else "nothing was written"
         raise ended(end, left) from None
+    if as_json:
+        defects = [each.model_dump() for each in taken.defects]
+        there = {"path": str(target), "bytes": taken.size}
+        print_json({**there, **_counted(taken.manifest), "defects": defects})
     _tell(taken, target, time.monotonic() - began)
 
 
@@ -104,6 +113,16 @@ def _tell(taken: Taken, target: Path, seconds: float) -> None:
         )
 
 
+def _counted(manifest: Manifest) -> dict[str, Any]:
+    objects = [entry.size for entry in manifest.files if entry.key is not None]
+    return {
+        "taken_at": manifest.taken_at.isoformat(),
+        "objects": len(objects),
+        "object_bytes": sum(objects),
+        "sealed": manifest.find(SEALED_SECRETS) is not None,
+    }
+
+
 def _contents(manifest: Manifest) -> list[str]:
     objects = [entry for entry in manifest.files if entry.key is not None]
     others = [entry for entry in manifest.files if entry.key is None]
@@ -125,8 +144,11 @@ def restore(
     only_check: Annotated[
         bool, typer.Option("--check", help="Only check that the back-up is whole.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a back-up and restore it into an empty folder, for `polar up` to go on with."""
+    if as_json:
+        keep_stdout()
     began = time.monotonic()
     target = Home((home or default_home()).absolute())
     tell = lines(_show)
@@ -139,6 +161,8 @@ def restore(
                 out.print(f"  [green]✓[/] {line}", soft_wrap=True)
             if only_check:
                 out.print(f"[bold green]whole[/], taken at {archive.manifest.taken_at:%F %T} UTC")
+                if as_json:
+                    print_json({"whole": True, **_counted(archive.manifest)})
                 return
             passphrase = seal.read_passphrase(passphrase_file) if passphrase_file else None
             live = restore_archive(archive, target, passphrase, tell)
@@ -148,6 +172,9 @@ def restore(
         whole = (target.path / "postgres").exists()
         left = f"{target.path} is restored" if whole else f"{target.path} is as it was"
         raise ended(end, left) from None
+    if as_json:
+        there = {"home": str(target.path), "live_attempts": live}
+        print_json({**there, **_counted(archive.manifest)})
     _tell_restored(target, live, time.monotonic() - began)
 
 

@@ -12,6 +12,7 @@ from polar.commands.service import (
     assignments,
     print_json,
     service,
+    tell,
 )
 from polar.commands.tables import print_table, when
 from polar.commands.watching import watch
@@ -156,11 +157,12 @@ def delete(
     job_id: JobId,
     *,
     artifacts: Annotated[bool, typer.Option(help="What it published, too.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a job that has ended."""
     with service() as client:
         client.jobs.delete(job_id, artifacts=artifacts)
-    print(f"{job_id}: deleted")
+    tell(f"{job_id}: deleted", as_json=as_json, id=job_id, deleted=True)
 
 
 def _tell(job: JobOut, words: str, *, as_json: bool) -> None:

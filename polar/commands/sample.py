@@ -13,8 +13,9 @@ import typer
 from rich.markup import escape
 from rich.panel import Panel
 
-from polar.commands.screen import out
-from polar.commands.stack import down, start, welcome
+from polar.commands.screen import keep_stdout, out
+from polar.commands.service import AsJson, print_json
+from polar.commands.stack import how_it_stopped, start, stop_it, welcome
 from polar.connection import connect
 from polar.follow import follow
 from polar.manifest import Mismatch, verify
@@ -36,9 +37,13 @@ class SampleFailed(Exception):
 
 
 def run_sample(
-    *, once: Annotated[bool, typer.Option("--once", help="Stop the stack afterwards.")] = False
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Stop the stack afterwards.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fine-tune a small real model on the questions of an online shop, and show what it learned."""
+    if as_json:
+        keep_stdout()
     home = Home(default_home())
     began = time.monotonic()
     code = 0
@@ -48,12 +53,14 @@ def run_sample(
             job = tune(home, client)
             check(home, client, job)
             next_steps(job, client.url, once=once)
+            if as_json:
+                print_json(job)
     except (ClientError, SampleFailed, Mismatch) as error:
         out.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
         code = 1
     finally:
         if once:
-            down()
+            out.print(how_it_stopped(stop_it(home)))
     minutes, seconds = divmod(round(time.monotonic() - began), 60)
     out.print(f"[dim]took {minutes} min {seconds} s[/]")
     raise SystemExit(code)

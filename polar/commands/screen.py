@@ -44,6 +44,11 @@ out = _screen(width=None if sys.stdout.isatty() else WIDE)
 err = _screen(stderr=True)
 
 
+def keep_stdout() -> None:
+    """Have all words go to stderr from now on: on stdout one JSON document stands alone."""
+    out.file = sys.stderr
+
+
 def fail(message: str, code: int = 1) -> SystemExit:
     """Say what went wrong and return the exception that ends the command."""
     err.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)

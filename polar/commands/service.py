@@ -79,6 +79,14 @@ def print_json(value: Any) -> None:
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
+def tell(words: str, *, as_json: bool, **facts: Any) -> None:
+    """Print what was done, in words or as JSON."""
+    if as_json:
+        print_json(facts)
+    else:
+        print(words)
+
+
 def print_line(value: Any) -> None:
     """Print one line of a stream of JSON documents, at once."""
     text = json.dumps(plain(value), ensure_ascii=False)

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from polar.commands.screen import fail, out, visible
+from polar.commands.screen import fail, keep_stdout, out, visible
+from polar.commands.service import AsJson, print_json, print_line, tell
 from polar.stack.control import Door, StackFailed, launch, progress
 from polar.stack.control import stop as stop_stack
 from polar.stack.home import API_PORT, Home, default_home, in_use
@@ -48,18 +49,37 @@ def up(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Answer without a key; on loopback only.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Start the database, the broker, the store and the service in one data folder."""
+    """Start the database, the broker, the store and the service in one data folder.
+
+    With --json the words go to stderr; on stdout stands where the service is, once it is ready.
+    """
+    if as_json:
+        keep_stdout()
     home = Home(default_home())
     running = running_state(home)
     if running is not None:
         say_running(home, running)
+        if as_json:
+            print_json(_facts(home, running))
         return
     door = Door(listen, "none" if no_auth else "keys", port)
     state = start(home, door, attached=not detach)
     welcome(home, state, detached=detach)
+    if as_json:
+        print_line(_facts(home, state))
     if not detach:
         attend(home)
+
+
+def _facts(home: Home, state: StackState | None) -> dict[str, Any]:
+    """What programs are told of the stack."""
+    if state is None:
+        return {"running": False}
+    key_file = home.secrets / "api-key" if state.auth == "keys" else None
+    place = {"home": str(home.path), "key_file": key_file and str(key_file)}
+    return {"running": True, **place, **state.model_dump(mode="json")}
 
 
 def say_running(home: Home, running: StackState) -> None:
@@ -179,14 +199,29 @@ def attend(home: Home) -> None:
             time.sleep(0.3)
     except KeyboardInterrupt:
         out.print("\nstopping …")
-        down()
+        out.print(how_it_stopped(stop_it(home)))
         return
     raise fail("the stack has ended; polar logs stack tells why")
 
 
-def down() -> None:
+def down(*, as_json: AsJson = False) -> None:
     """Stop the stack in order: running jobs write a checkpoint first."""
     home = Home(default_home())
+    seconds = stop_it(home)
+    stopped = seconds is not None
+    tell(how_it_stopped(seconds), as_json=as_json, home=str(home.path), stopped=stopped)
+
+
+def how_it_stopped(seconds: float | None) -> str:
+    """Return the words for what `stop_it` returns."""
+    return "nothing is running" if seconds is None else f"stopped in {seconds:.1f} s"
+
+
+def stop_it(home: Home) -> float | None:
+    """Stop the stack and return the seconds that it took; None where none runs.
+
+    Ends the command when that can't be done.
+    """
     began = time.monotonic()
     try:
         stopped = stop_stack(home)
@@ -194,17 +229,18 @@ def down() -> None:
         raise fail(str(failure)) from None
     if not stopped:
         refuse_held(home)
-    out.print(f"stopped in {time.monotonic() - began:.1f} s" if stopped else "nothing is running")
+        return None
+    return time.monotonic() - began
 
 
 def status(*, as_json: bool) -> None:
     """Show every process; exit code 1 when the stack does not run."""
-    state = running_state(Home(default_home()))
+    home = Home(default_home())
+    state = running_state(home)
     if as_json:
-        body = {"running": False} if state is None else {"running": True, **state.model_dump()}
-        out.print_json(json.dumps(body))
+        print_json(_facts(home, state))
     elif state is None:
-        who = Home(default_home()).holder()
+        who = home.holder()
         out.print(f"in use by {who}" if who else "not running  ([dim]polar up[/] starts it)")
     else:
         what = f"{state.url}   [dim]keys: {state.auth}[/]"

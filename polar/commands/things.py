@@ -1,18 +1,34 @@
 """`polar datasets`, `models`, `artifacts`, `keys`, `secrets`, `targets`: what a service keeps."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from polar.commands.screen import fail
-from polar.commands.service import AsJson, Exit, JobId, print_json, service
+from polar.commands.service import AsJson, Exit, JobId, print_json, service, tell
 from polar.commands.tables import print_table, size, when
 from polar.sdk.answers import DatasetOut
 
 _SHOWN_VALUE = 80  # characters of a value in a preview
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=200)]
+
+
+@contextmanager
+def written_here() -> Iterator[None]:
+    """A download that this machine does not take ends the command with the reason."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TimeoutError):  # the service's: `Waited`
+            raise
+        where = error.filename2 or error.filename
+        why = error.strerror or str(error)
+        place = f"{where}: " if where else ""
+        raise fail(f"{place}{why}: choose another place with --to") from None
 
 
 def _group(words: str) -> typer.Typer:
@@ -129,11 +145,11 @@ def preview_dataset(
 
 
 @datasets.command("delete")
-def delete_dataset(dataset_id: str) -> None:
+def delete_dataset(dataset_id: str, *, as_json: AsJson = False) -> None:
     """Delete a data set and its file."""
     with service() as client:
         client.datasets.delete(dataset_id)
-    print(f"{dataset_id}: deleted")
+    tell(f"{dataset_id}: deleted", as_json=as_json, id=dataset_id, deleted=True)
 
 
 @datasets.command("uploads")
@@ -149,11 +165,11 @@ def list_uploads(*, as_json: AsJson = False) -> None:
 
 
 @datasets.command("forget-upload")
-def forget_upload(upload_id: str) -> None:
+def forget_upload(upload_id: str, *, as_json: AsJson = False) -> None:
     """Give an upload up that is not finished."""
     with service() as client:
         client.uploads.delete(upload_id)
-    print(f"{upload_id}: given up")
+    tell(f"{upload_id}: given up", as_json=as_json, id=upload_id, deleted=True)
 
 
 @models.command("list")
@@ -201,9 +217,11 @@ def download_model(
         Path | None, typer.Option(help="A folder, or a file NAME.tar; NAME-vVERSION without.")
     ] = None,
     file: Annotated[str, typer.Option(help="Only this file of it.")] = "",
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Download a model, each file checked by its sha256."""
-    with service() as client:
+    with service() as client, written_here():
         number = version or client.models.version_page(name, limit=1).items[0].version
         target = to or Path(f"{name}-v{number}")
         if file:
@@ -212,15 +230,16 @@ def download_model(
             client.models.download_archive(name, number, target)
         else:
             client.models.download_folder(name, number, target)
-    print(target)
+    tell(str(target), as_json=as_json, name=name, version=number, path=str(target))
 
 
 @models.command("delete")
-def delete_version(name: str, version: int) -> None:
+def delete_version(name: str, version: int, *, as_json: AsJson = False) -> None:
     """Delete a version of a model."""
     with service() as client:
         client.models.delete(name, version)
-    print(f"{name} version {version}: deleted")
+    words = f"{name} version {version}: deleted"
+    tell(words, as_json=as_json, name=name, version=version, deleted=True)
 
 
 @artifacts.command("list")
@@ -243,15 +262,17 @@ def download_artifacts(
     path: Annotated[str, typer.Argument(help="One file; all as a tar file without.")] = "",
     to: Annotated[Path | None, typer.Option(help="Where to.")] = None,
     kind: Annotated[str, typer.Option(help="Only this kind, such as model.")] = "",
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Download one file, checked by its sha256, or all as one tar file."""
-    with service() as client:
+    with service() as client, written_here():
         if path:
             target = client.jobs.download(job_id, path, to or Path(path).name)
         else:
             target = to or Path(f"{job_id}.tar")
             client.jobs.download_archive(job_id, target, kind=kind or None)
-    print(target)
+    tell(str(target), as_json=as_json, id=job_id, path=str(target))
 
 
 @keys.command("list")
@@ -283,11 +304,11 @@ def create_key(
 
 
 @keys.command("revoke")
-def revoke_key(key_id: str) -> None:
+def revoke_key(key_id: str, *, as_json: AsJson = False) -> None:
     """Revoke a key."""
     with service() as client:
         client.keys.delete(key_id)
-    print(f"{key_id}: revoked")
+    tell(f"{key_id}: revoked", as_json=as_json, id=key_id, revoked=True)
 
 
 @secrets.command("list")
@@ -302,21 +323,21 @@ def list_secrets(*, as_json: AsJson = False) -> None:
 
 
 @secrets.command("set")
-def set_secret(name: str) -> None:
+def set_secret(name: str, *, as_json: AsJson = False) -> None:
     """Store a secret; its value comes from standard input, or is asked for."""
     # Never an argument: those are seen by every user of a machine, and kept by shells.
     value = typer.prompt(name, hide_input=True) if sys.stdin.isatty() else sys.stdin.read()
     with service() as client:
         client.secrets.put(name, value.rstrip("\n"))
-    print(f"{name}: stored")
+    tell(f"{name}: stored", as_json=as_json, name=name, stored=True)
 
 
 @secrets.command("delete")
-def delete_secret(name: str) -> None:
+def delete_secret(name: str, *, as_json: AsJson = False) -> None:
     """Delete a secret."""
     with service() as client:
         client.secrets.delete(name)
-    print(f"{name}: deleted")
+    tell(f"{name}: deleted", as_json=as_json, name=name, deleted=True)
 
 
 def targets(*, as_json: AsJson = False) -> None:

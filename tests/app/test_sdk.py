@@ -120,6 +120,28 @@ def test_commands_tell_people_and_programs(api: Api, rows: Path, tmp_path: Path)
     assert "Question 0?" in polar(api, "datasets", "preview", dataset, "-n", "1").stdout
 
 
+def test_commands_without_an_answer_tell_what_they_did(
+    api: Api, client: Client, rows: Path
+) -> None:
+    jobs = [client.jobs.create({**JOB, "training": {"max_steps": n}}).id for n in (2, 3)]
+    [head, *lines] = polar(api, "compare", *jobs).stdout.splitlines()
+    assert head.split() == ["job", "name", "status", "training.max_steps"]
+    told = [(line.split()[0], line.split()[-1]) for line in lines]
+    assert told == [(jobs[0], "2"), (jobs[1], "3")]
+    compared = json.loads(polar(api, "compare", *jobs, "--json").stdout)["jobs"]
+    assert [job["fields"] for job in compared] == [{"training.max_steps": n} for n in (2, 3)]
+    hook = polar(api, "webhooks", "add", "https://hooks.example.com/polar", "--json")
+    made = json.loads(hook.stdout)
+    assert made["id"] in polar(api, "webhooks", "show", made["id"]).stdout
+    head = polar(api, "webhooks", "deliveries", made["id"]).stdout
+    assert head.split() == ["id", "event", "status", "attempts", "answer", "created", "error"]
+    gone = json.loads(polar(api, "webhooks", "delete", made["id"], "--json").stdout)
+    assert gone == {"id": made["id"], "deleted": True}
+    refused = polar(api, "artifacts", "download", jobs[0], "model/a", "--to", f"{rows}/a")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == f"error: {rows}: File exists: choose another place with --to\n"
+
+
 def test_secrets_come_from_standard_input(api: Api) -> None:
     assert polar(api, "secrets", "set", "hf", said="hf_very_secret\n").stdout == "hf: stored\n"
     refused = polar(api, "secrets", "set", "hf", said="short")

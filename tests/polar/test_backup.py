@@ -4,6 +4,7 @@ The whole of it, under load and with jobs that go on, is tests/e2e/test_restore.
 """
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -96,11 +97,20 @@ def test_a_backup_names_everything_with_its_hash(taken: Taken) -> None:
 def test_a_backup_is_restored_whole(taken: Taken, tmp_path: Path) -> None:
     home = Home(tmp_path / "새 집")
     home.path.mkdir()
-    done = polar(
-        home.path, "restore", str(taken.backup), "--passphrase-file", str(taken.passphrase)
-    )
+    what = (str(taken.backup), "--passphrase-file", str(taken.passphrase), "--json")
+    done = polar(home.path, "restore", *what)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 attempts ran when it was taken" in done.stdout
+    assert "1 attempts ran when it was taken" in done.stderr
+    sizes = [len(data) for data in taken.content.objects.values()]
+    told = json.loads(done.stdout)
+    assert told.pop("taken_at")
+    assert told == {
+        "home": str(home.path),
+        "live_attempts": 1,
+        "objects": len(sizes),
+        "object_bytes": sum(sizes),
+        "sealed": True,
+    }
     assert home.settings()["grace"] == 7.0
     for file in taken.home.secrets.iterdir():
         assert (home.secrets / file.name).read_bytes() == file.read_bytes()

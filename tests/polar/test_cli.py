@@ -3,9 +3,12 @@
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from polar.cli import ROWS
 from polar.lazy import Row
@@ -29,6 +32,22 @@ def polar(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
 def test_the_table_says_what_the_commands_say(row: Row) -> None:
     first = inspect.cleandoc(row.load().help or "").split("\n\n")[0].replace("\n", " ")
     assert row.help == first
+
+
+def leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """The commands that do something, with their names."""
+    if isinstance(command, TyperGroup):
+        for inner, each in command.commands.items():
+            yield from leaves(f"{name} {inner}", each)
+    else:
+        yield name, command
+
+
+def test_each_command_has_json_for_programs() -> None:
+    """`polar api` prints what the service answers, which is JSON."""
+    all_of_them = [leaf for row in ROWS for leaf in leaves(row.name, row.load())]
+    without = [n for n, c in all_of_them if not any("--json" in p.opts for p in c.params)]
+    assert without == ["api"]
 
 
 def test_help_lists_each_command_and_imports_none() -> None:

@@ -241,9 +241,14 @@ def test_kill_minus_9_of_the_supervisor_leaves_nothing_and_data_survive(
 
 def test_down_stops_everything(running: Installation) -> None:
     tree = running.tree()
-    done = running.polar("down")
-    assert done.returncode == 0
-    assert done.stdout.startswith("stopped in ")
+    known = json.loads(running.polar("up", "--json").stdout)
+    place = (known["running"], known["home"], known["url"])
+    assert place == (True, str(running.home.path), running.state().url)
+    told = json.loads(running.polar("env", "--json").stdout)
+    assert told["POLAR_URL"] == known["url"]
+    assert told["POLAR_API_KEY"] == Path(known["key_file"]).read_text(encoding="utf-8").strip()
+    done = running.polar("down", "--json")
+    assert (done.returncode, json.loads(done.stdout)["stopped"]) == (0, True)
     assert gone(tree)
     assert running.polar("down").stdout.strip() == "nothing is running"
     assert running.polar("status").returncode == 1
