@@ -12,6 +12,7 @@ has the spec that `resume` goes on with.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,10 @@ INTERRUPTED, BAD_SPEC = 75, 64  # of the table in docs/architecture.md
 _SECRETS_FD = "POLAR_SECRETS_FD"
 _LOOK_EVERY = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+_OF_A_RUN = ("events.jsonl", "exit.json", "output.log")
+_TRAINED = ("checkpoints", "best", "model")
 
 
 class NoRun(Exception):
@@ -57,7 +62,14 @@ class LocalRun:
 
     @classmethod
     def begin(cls, name: str, spec: Mapping[str, Any], folder: Path) -> "LocalRun":
-        """Start a run of a spec; raises NoRun where the folder has one already."""
+        """Start a run of a spec; raises NoRun where the folder has one already.
+
+        One that was refused before it trained anything is replaced: its spec is what is corrected.
+        """
+        if _was_refused(folder):
+            for name_of_it in _OF_A_RUN:
+                (folder / name_of_it).unlink(missing_ok=True)
+            shutil.rmtree(folder / "job", ignore_errors=True)
         if (folder / "events.jsonl").exists() or (folder / "job").exists():
             raise NoRun(
                 f"there is a run in {folder} already: --resume {folder} goes on with it, "
@@ -153,6 +165,17 @@ class LocalRun:
 
 def _leashed() -> None:
     die_with_parent(signal.SIGTERM)  # nobody watches any more: a checkpoint, and the end
+
+
+def _was_refused(folder: Path) -> bool:
+    """Say whether the run in a folder ended for its spec or data, with nothing trained."""
+    if any((folder / name).exists() for name in _TRAINED):
+        return False
+    try:
+        document = json.loads((folder / "exit.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return bool(document.get("code") == BAD_SPEC)
 
 
 def _end_of_lines(path: Path) -> int:

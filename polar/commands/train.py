@@ -57,7 +57,7 @@ def train(  # noqa: PLR0913 - the options of a command line
     73 disk full, 75 interrupted, 76 below `publish.gate`, 128 + n killed by a signal.
     """
     if resume is not None:
-        if words or out_folder or config_name:
+        if any((words, out_folder, config_dir, config_name, cfg, multirun, metric)):
             raise fail("--resume goes on with the folder's own spec: leave the rest out", BAD_SPEC)
         _watched(lambda: LocalRun.resume(resume), resume, as_json=as_json)
     places = Places(config_dir, config_name)

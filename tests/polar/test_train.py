@@ -127,6 +127,12 @@ def test_what_cannot_be_trained_ends_with_its_reason(place: Path):
     code, said, _ = train(place, "data.train.0.path=none.jsonl", "--out", "none")
     assert code == 64
     assert "none.jsonl" in said
+    code, said, _ = train(place, "data.train.0.path=other.jsonl", "--out", "none")  # corrected
+    assert code == 64
+    assert "other.jsonl" in said
+    code, said, complained = train(place, "--resume", "none", "--cfg", "job")
+    assert (code, said) == (64, "")
+    assert "leave the rest out" in complained
     code, _, complained = train(place, "--resume", "nowhere")
     assert code == 64
     assert "no run was begun" in complained
