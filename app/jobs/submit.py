@@ -175,7 +175,8 @@ def _checked(session: Session, submission: Submission, settings: Settings) -> Ne
 def _published(used: dict[str, Any], resolved: dict[str, Any], origin: Origin) -> dict[str, Any]:
     """Return the spec that is used, registering as the job's own says and not as its parent did."""
     registry = resolved["publish"]["registry"] and origin.registers
-    return {**used, "publish": {**used["publish"], "registry": registry}}
+    # A parent of an older version may have no such block.
+    return {**used, "publish": {**used.get("publish", {}), "registry": registry}}
 
 
 def _warn_of_hosts(hosts: list[Host]) -> list[Warn]:

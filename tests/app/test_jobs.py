@@ -492,8 +492,11 @@ def test_retry_goes_on_from_the_newest_checkpoint(api: Api) -> None:
     parent = _finished(api, "failed", "killed")
     _checkpoint(api, parent, 8)
     prefix = _checkpoint(api, parent, 16)
+    # As a job of an older version, which resolved nothing of publishing.
+    api.write("UPDATE jobs SET resolved = resolved - 'publish' WHERE id = :id", id=parent)
     answer = api.client.post(f"/jobs/{parent}/retry")
     job = answer.json()
+    assert job["resolved"]["publish"] == {"registry": True}
     assert (answer.status_code, answer.headers["location"]) == (201, f"/jobs/{job['id']}")
     assert job["retry_of"] == parent
     assert job["start_from"] == {"job_id": parent, "step": 16, "prefix": prefix}

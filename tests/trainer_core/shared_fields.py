@@ -219,7 +219,7 @@ _GATE = {**VALIDATES, "publish": {"gate": {"metric": "loss", "threshold": 9.0}}}
 _PUBLISHED = ("sft", "image_classification", "sentence_transformer")
 _MERGED = {**_LORA, "publish": {"merge": "always"}}
 _PUBLISH: dict[str, Place] = {
-    "registry": OfTheService("app.attempts.commits", '"registry"'),
+    "registry": OfTheService("app.attempts.store", "publish,registry"),
     "hub.repo_id": OfTheService("worker.pusher", "wish.repo_id"),
     "hub.private": OfTheService("worker.pusher", "wish.private"),
     "hub.revision": OfTheService("worker.pusher", "wish.revision"),
