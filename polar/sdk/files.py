@@ -1,6 +1,7 @@
 """Downloads that appear when they are whole, and uploads that go on where they broke."""
 
 import hashlib
+import secrets
 import time
 from base64 import b64encode
 from pathlib import Path
@@ -37,7 +38,8 @@ class Draft:
 
     def __init__(self, target: Path, sha256: str | None = None, kind: str | None = None) -> None:
         self.target, self._sha256, self._kind = target, sha256, kind
-        self.path = target.with_name(f".{target.name}.part")
+        # Of its own: two at once to one target would write into one another.
+        self.path = target.with_name(f".{secrets.token_hex(8)}.part")
         self.size, self.tag = 0, ""
         self._expected, self._hash = "", hashlib.sha256()
         self._file: BinaryIO | None = None

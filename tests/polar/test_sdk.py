@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
 import anyio
+import httpx
 import pytest
 
 import polar
@@ -34,7 +35,7 @@ from polar import (
 )
 from polar.manifest import Mismatch, verify
 from polar.sdk import answers
-from polar.sdk.files import inside
+from polar.sdk.files import Draft, inside
 from polar.sdk.generate import HIDDEN, formatted, generated
 from polar.sse import Decoder, Frame
 from polar.stack.ports import free_ports
@@ -420,6 +421,19 @@ def test_a_wrong_download_leaves_no_file(service: str, tmp_path: Path) -> None:
         return await client.jobs.download("job", "model/right", tmp_path / "right")
 
     assert awaited(service, get).read_bytes() == FILE
+
+
+def test_two_downloads_to_one_place_keep_apart(tmp_path: Path) -> None:
+    target = tmp_path / "right"
+    slow, quick = Draft(target, SHA), Draft(target, SHA)
+    for draft, content in ((slow, FILE[::-1]), (quick, FILE)):
+        draft.begin(httpx.Response(200))
+        draft.write(content)
+    quick.finish()
+    slow.write(b"more")
+    with pytest.raises(Corrupt, match="was announced"):
+        slow.finish()
+    assert target.read_bytes() == FILE
 
 
 def test_a_model_lies_in_its_folder_alone(tmp_path: Path) -> None:
