@@ -2,7 +2,9 @@
 
 import copy
 import itertools
+import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from app.settings import get_settings
 from app.sweeps.schemas import NewSweep
 
 Json = dict[str, Any]
+MOST_BYTES = 32 * 2**20  # of the specs of all runs together: they are made, kept and shown at once
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,24 @@ class Variant:
 def variants(new: NewSweep, base: Json) -> list[Variant]:
     """Return the runs in their order, their specs not validated; raises InvalidPayload."""
     _check_number(new)
-    return _of_grid(new.grid, base) if new.grid is not None else _of_runs(new.runs or [], base)
+    each = _of_grid(new.grid, base) if new.grid is not None else _of_runs(new.runs or [], base)
+    return _small_enough(each)
+
+
+def _small_enough(each: Iterator[Variant]) -> list[Variant]:
+    """Make the runs; raises InvalidPayload before they are too much together."""
+    made = []
+    size = 0
+    for variant in each:
+        size += len(json.dumps(variant.spec))
+        if size > MOST_BYTES:
+            message = (
+                f"the specs of the first {variant.number} runs have {size:,} bytes together, and "
+                f"those of a sweep {MOST_BYTES:,} at most: make them smaller, or vary less"
+            )
+            raise InvalidPayload([FieldProblem(pointer="/spec", message=message)])
+        made.append(variant)
+    return made
 
 
 def _check_number(new: NewSweep) -> None:
@@ -68,16 +88,13 @@ def _check_number(new: NewSweep) -> None:
         raise InvalidPayload([FieldProblem(pointer=pointer, message=message, value=str(count))])
 
 
-def _of_runs(runs: list[Json], base: Json) -> list[Variant]:
-    return [
-        Variant(number, overrides, merge_patch(base, overrides))
-        for number, overrides in enumerate(runs, 1)
-    ]
+def _of_runs(runs: list[Json], base: Json) -> Iterator[Variant]:
+    for number, overrides in enumerate(runs, 1):
+        yield Variant(number, overrides, merge_patch(base, overrides))
 
 
-def _of_grid(grid: dict[str, list[Any]], base: Json) -> list[Variant]:
+def _of_grid(grid: dict[str, list[Any]], base: Json) -> Iterator[Variant]:
     _check_apart(list(grid))
-    made = []
     places = itertools.product(*(range(len(values)) for values in grid.values()))
     for number, chosen in enumerate(places, 1):
         axes = dict(zip(grid, chosen, strict=True))
@@ -85,8 +102,7 @@ def _of_grid(grid: dict[str, list[Any]], base: Json) -> list[Variant]:
         spec = copy.deepcopy(base)
         for name, value in overrides.items():
             _put(spec, name, value)
-        made.append(Variant(number, overrides, spec, axes))
-    return made
+        yield Variant(number, overrides, spec, axes)
 
 
 def _check_apart(axes: list[str]) -> None:

@@ -86,6 +86,10 @@ def test_runs_one_by_one_register_as_they_say_themselves(api: Api) -> None:
             "run 2 (adapter.r = 8): it is the same as run 1",
         ),
         ({"grid": {"training.seed": list(range(101))}}, "/grid", "101 runs"),
+        (
+            {"grid": {"task.chat_template": ["x" * 500_000], "training.seed": list(range(99))}},
+            *("/spec", "of the first 68 runs have 34,0"),  # 67 of 500 kB are within 32 MiB
+        ),
         ({"grid": {"adapter.r": []}}, "/grid/adapter.r", "1 items or more"),
         ({"grid": None}, "", "either `grid` or `runs`"),
         ({"runs": [{}]}, "", "either `grid` or `runs`"),
