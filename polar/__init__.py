@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from polar.sdk.errors import ServerError as ServerError
     from polar.sdk.errors import Unauthenticated as Unauthenticated
     from polar.sdk.errors import Unreachable as Unreachable
+    from polar.sdk.errors import Unsendable as Unsendable
     from polar.sdk.errors import Waited as Waited
     from polar.sdk.jobs import AsyncJob as AsyncJob
     from polar.sdk.jobs import Job as Job
@@ -34,7 +35,8 @@ _PLACES = {
     "polar.sse": ("Frame",),
     "polar.sdk.errors": (
         *("ApiError", "ClientError", "Conflict", "Corrupt", "Forbidden", "Invalid", "NoService"),
-        *("NotFound", "RateLimited", "ServerError", "Unauthenticated", "Unreachable", "Waited"),
+        *("NotFound", "RateLimited", "ServerError", "Unauthenticated", "Unreachable"),
+        *("Unsendable", "Waited"),
     ),
 }
 _WHERE = {name: module for module, names in _PLACES.items() for name in names}

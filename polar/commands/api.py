@@ -1,13 +1,12 @@
 """`polar api`: any call of the API; and `polar health`."""
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from polar.commands.screen import fail, visible
-from polar.commands.service import AsJson, Exit, assignments, print_json, service
+from polar.commands.service import AsJson, Exit, assignments, print_json, read_stdin, service
 
 
 def api(
@@ -19,7 +18,7 @@ def api(
     body: Annotated[str, typer.Option("--body", "-d", help="JSON; - reads it.")] = "",
 ) -> None:
     """Call the API and print what it answers, for what has no command of its own."""
-    text = sys.stdin.read() if body == "-" else body
+    text = read_stdin() if body == "-" else body
     with service() as client:
         said = client.request(method, path, json=_json(text), query=assignments(query or []))
     if isinstance(said, str):
@@ -31,7 +30,7 @@ def api(
 def _json(text: str) -> Any:
     try:
         return json.loads(text) if text else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise fail(f"--body is not JSON: {error}", Exit.USAGE) from None
 
 

@@ -14,7 +14,16 @@ from pydantic import BaseModel
 from polar.commands.screen import fail
 from polar.connection import connect
 from polar.sdk.client import Client
-from polar.sdk.errors import ApiError, ClientError, NoService, ServerError, Unreachable, Waited
+from polar.sdk.errors import (
+    ApiError,
+    ClientError,
+    NoService,
+    ServerError,
+    Unreachable,
+    Unsendable,
+    Waited,
+)
+from trainer_core.json_words import json_problem, parse_json
 
 
 class Exit(IntEnum):
@@ -58,6 +67,8 @@ def code_of(error: ClientError) -> Exit:
         return Exit.UNREACHABLE
     if isinstance(error, ApiError):
         return Exit.REFUSED
+    if isinstance(error, Unsendable):
+        return Exit.USAGE
     return Exit.TIMED_OUT if isinstance(error, Waited) else Exit.ERROR
 
 
@@ -97,11 +108,11 @@ def print_line(value: Any) -> None:
 def read_spec(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; ends the command when there is none."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = parse_json(path.read_bytes())
     except OSError as error:
         raise fail(f"{path}: {error.strerror}", Exit.USAGE) from None
-    except ValueError as error:
-        raise fail(f"{path} is not JSON: {error}", Exit.USAGE) from None
+    except (ValueError, RecursionError) as error:
+        raise fail(f"{path} is not JSON: {json_problem(error)}", Exit.USAGE) from None
     if not isinstance(body, dict):
         raise fail(f"{path} must hold a JSON object", Exit.USAGE)
     return body
@@ -127,5 +138,14 @@ def assignments(pairs: list[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
+
+
+def read_stdin() -> str:
+    """Return what stands on standard input; ends the command when that is no UTF-8."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        why = f"byte {error.start} of standard input is not UTF-8: give text in UTF-8"
+        raise fail(why, Exit.USAGE) from None

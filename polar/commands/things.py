@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from polar.commands.screen import fail
-from polar.commands.service import AsJson, Exit, JobId, print_json, service, tell
+from polar.commands.service import AsJson, Exit, JobId, print_json, read_stdin, service, tell
 from polar.commands.tables import print_table, size, when
 from polar.sdk.answers import DatasetOut
 
@@ -326,7 +326,7 @@ def list_secrets(*, as_json: AsJson = False) -> None:
 def set_secret(name: str, *, as_json: AsJson = False) -> None:
     """Store a secret; its value comes from standard input, or is asked for."""
     # Never an argument: those are seen by every user of a machine, and kept by shells.
-    value = typer.prompt(name, hide_input=True) if sys.stdin.isatty() else sys.stdin.read()
+    value = typer.prompt(name, hide_input=True) if sys.stdin.isatty() else read_stdin()
     with service() as client:
         client.secrets.put(name, value.rstrip("\n"))
     tell(f"{name}: stored", as_json=as_json, name=name, stored=True)

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from polar.asking import Model, NoAnswer
 from polar.commands.screen import fail, out, visible
-from polar.commands.service import AsJson, Exit, print_line, service
+from polar.commands.service import AsJson, Exit, print_line, read_stdin, service
 from polar.manifest import Mismatch
 from polar.stack.home import default_home
 from polar.tried import NoModel, fetch_job, fetch_version, is_job, local_folder
@@ -44,7 +44,7 @@ def try_model(
         with Model(_found(model), base) as loaded:
             _Trial(loaded, options, as_json=as_json).run(texts or [])
     except (NoAnswer, NoModel, Mismatch, OSError) as error:
-        raise fail(str(error), Exit.FAILED) from None
+        raise fail(str(error), Exit.ERROR) from None
 
 
 def _found(given: str) -> Path:
@@ -70,11 +70,11 @@ class _Trial:
     def run(self, texts: list[str]) -> None:
         """Answer the texts, or whatever is typed until the end of input."""
         if self._model.kind == "embed":
-            self._compare(texts or sys.stdin.read().splitlines())
+            self._compare(texts or read_stdin().splitlines())
         elif texts:
             self._turn(" ".join(texts))
         elif not sys.stdin.isatty():
-            self._turn(sys.stdin.read().strip())
+            self._turn(read_stdin().strip())
         else:
             self._converse()
 

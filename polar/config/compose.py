@@ -17,7 +17,7 @@ from trainer_core.spec import JobSpec
 
 _BASE = "polar_base"
 _GLOBAL = "_global_"
-_ODD = (ValueError, TypeError, RecursionError)
+_ODD = (ValueError, TypeError)
 """What the libraries raise for files and names of shapes that they do not expect."""
 
 
@@ -176,9 +176,9 @@ def _hydra(places: Places, base: Mapping[str, Any]) -> Iterator[Any]:
 
     folders = places.folders()
     search = [] if folders == [PACKAGED] else [f"hydra.searchpath=[{_quoted(PACKAGED)}]"]
-    ConfigStore.instance().store(_BASE, dict(base))
-    GlobalHydra.instance().clear()
     try:
+        ConfigStore.instance().store(_BASE, dict(base))
+        GlobalHydra.instance().clear()
         with initialize_config_dir(str(folders[0]), job_name="polar", version_base=None):
 
             def composed(lines: Sequence[str]) -> Any:
@@ -187,6 +187,8 @@ def _hydra(places: Places, base: Mapping[str, Any]) -> Iterator[Any]:
             yield composed
     except ConfigError:
         raise
+    except RecursionError:
+        raise wrong("the configuration is nested too deeply: a spec has a few levels") from None
     except (HydraException, OmegaConfBaseException, YAMLError, *_ODD) as error:
         raise wrong(" ".join(_first_lines(str(error)))) from None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Any, Generic, Protocol, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import httpx
 
@@ -23,8 +23,10 @@ from polar.sdk.errors import (
     RateLimited,
     ServerError,
     Unreachable,
+    Unsendable,
     refusal,
 )
+from polar.sdk.sending import check_head, encoded, segment
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -126,17 +128,18 @@ class Call(Generic[T]):
     def arguments(self) -> dict[str, Any]:
         """Return what httpx is given; raises NoService for what leaves the service, or is no path.
 
-        The key is for one service alone.
+        The key is for one service alone. Raises Unsendable for what no request can carry.
         """
         _check_path(self.path)
         given = {name: value for name, value in self.query.items() if value is not None}
+        check_head(self.method, given, self.headers)
+        kind = {} if self.json is None else {"Content-Type": "application/json"}
         return {
             "method": self.method,
             "url": self.path,
             "params": given or None,
-            "headers": dict(self.headers),
-            "json": self.json,
-            "content": self.content,
+            "headers": {**kind, **self.headers},
+            "content": self.content if self.json is None else encoded(self.json),
             "timeout": httpx.Timeout(self.timeout, connect=CONNECT_TIMEOUT),
         }
 
@@ -144,7 +147,7 @@ class Call(Generic[T]):
 def _check_path(path: str) -> None:
     try:
         whole = httpx.URL(path).is_absolute_url
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, UnicodeError) as error:
         raise NoService(f"{path!r} is no path of the API: {error}") from None
     if whole:
         raise NoService(f"{path!r} is an address: give a path of the API, such as /jobs")
@@ -214,22 +217,22 @@ def check(answer: httpx.Response) -> None:
     raise refusal(answer.status_code, body, answer.headers.get("Retry-After"))
 
 
-def unreachable(url: str, error: httpx.RequestError) -> Unreachable:
+def unreachable(url: str, error: httpx.RequestError) -> ClientError:
     """Return what a failure of the connection means."""
     if isinstance(error, httpx.LocalProtocolError):  # its text quotes headers, the key's too
-        return Unreachable(f"{url}: the request cannot be sent as it is", sent=False)
+        return Unsendable(f"{url}: the request cannot be sent as it is")
     unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
     return Unreachable(f"no answer from {url}: {error}", sent=not unsent)
 
 
 def part(text: str | int) -> str:
     """Return a value as one segment of a path."""
-    return quote(str(text), safe="")
+    return segment(str(text))
 
 
 def path_of(text: str) -> str:
     """Return a file's path as segments of a path."""
-    return quote(text, safe="/")
+    return segment(text, safe="/")
 
 
 def decoded(answer: httpx.Response) -> Any:
@@ -238,8 +241,9 @@ def decoded(answer: httpx.Response) -> Any:
 
 
 def nothing(answer: httpx.Response) -> None:
-    """Take an answer without content."""
-    del answer
+    """Take an answer without content; raises ValueError for a success that has one: a page, say."""
+    if answer.is_success and answer.content:
+        raise ValueError("an answer without content was expected")
 
 
 def text_of(answer: httpx.Response) -> str:

@@ -36,17 +36,25 @@ from polar.sdk.webhooks import Webhooks
 
 
 def _address(url: str | None, key: str | None) -> tuple[str, str | None]:
-    url = url or os.environ.get("POLAR_URL")
+    url = (url or os.environ.get("POLAR_URL") or "").strip()
     if not url:
         raise NoService("no service is named: give Client(url, key), or set POLAR_URL")
     key = (key or os.environ.get("POLAR_API_KEY") or "").strip() or None
     if key is not None and not (key.isascii() and key.isprintable()):
         raise NoService("the API key holds characters that no key has: look at POLAR_API_KEY")
-    try:
-        httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise NoService(f"{url!r} is no address of a service: {error}") from None
+    _check_address(url)
     return url.rstrip("/"), key
+
+
+def _check_address(url: str) -> None:
+    try:
+        parts = httpx.URL(url)
+        parts.host.encode("idna")  # as the name is looked up
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise NoService(f"{url!r} is no address of a service: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.host:
+        told = "is no address of a service: give one such as http://127.0.0.1:8010"
+        raise NoService(f"{url!r} {told}")
 
 
 class _Resources(Resource[D], Generic[D]):

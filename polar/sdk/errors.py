@@ -3,6 +3,7 @@
 ClientError
 ├── NoService           no address of a service is known
 ├── Unreachable         no answer, or one that broke off
+├── Unsendable          what was given fits into no request; a ValueError too
 ├── Waited              what was waited for did not happen in time; a TimeoutError too
 ├── Corrupt             a download is not what its checksum says
 └── ApiError            the service refused: `status`, `code`, `message`, `problems`
@@ -44,6 +45,10 @@ class Unreachable(ClientError):
     def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
         self.sent = sent
+
+
+class Unsendable(ClientError, ValueError):
+    """What was given fits into no request, and was not sent; the message names it."""
 
 
 class Waited(ClientError, TimeoutError):

@@ -22,6 +22,7 @@ from polar.sdk.calls import (
     part,
 )
 from polar.sdk.errors import ApiError, Corrupt, ServerError, Unreachable, Waited, refusal
+from polar.sdk.sending import utf8
 
 PIECE = 8 * 2**20  # bytes of a PATCH: a block of the store
 ARCHIVE = "application/x-tar"
@@ -133,7 +134,7 @@ def checksum(file: Path) -> str:
 def begin_upload(name: str, file_name: str, length: int, sha256: str) -> Call[answers.UploadOut]:
     """Announce an upload; one whose answer is lost is forgotten after a day."""
     said = {"name": name, "filename": file_name, "sha256": sha256}
-    pairs = [f"{key} {b64encode(value.encode()).decode()}" for key, value in said.items()]
+    pairs = [f"{key} {b64encode(utf8(value, key)).decode()}" for key, value in said.items()]
     return Call(
         method="POST",
         path="/uploads",

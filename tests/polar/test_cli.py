@@ -1,16 +1,18 @@
 """The command line as a whole: one table of commands, light to start, completed by shells."""
 
 import inspect
+import io
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from typer.core import TyperGroup
 
-from polar.cli import ROWS
+from polar.cli import ROWS, app
 from polar.lazy import Row
 from tests.services import ROOT
 
@@ -82,6 +84,55 @@ def test_a_wrong_command_is_told_with_the_nearest() -> None:
     done = polar("wacth")
     assert done.returncode == 2
     assert "Did you mean 'watch'" in done.stderr
+
+
+JOB = "job_01KBEHN0K0R5HZ8Q6JY6Q1V1Z3"
+ODD_INPUT = [
+    (["submit", "deep.json"], b"", "it is nested too deeply"),
+    (["plan", "nan.json"], b"", "`a` is nan, which JSON has no form for"),
+    (["sweeps", "submit", "twice.json"], b"", "'a' is named twice in one object"),
+    (["presets", "set", "x", "latin.json"], b"", "byte 6 is not UTF-8: save it as UTF-8"),
+    (
+        ["clone", JOB, "training.learning_rate=NaN"],
+        b"",
+        "training.learning_rate` is nan",
+    ),
+    (["edit", JOB, "--name", "\udcff"], b"", "`name` is"),
+    (["secrets", "set", "x"], b"\xff", "byte 0 of standard input is not UTF-8"),
+    (["api", "POST", "/jobs", "-d", "-"], b"\xff", "byte 0 of standard input is not UTF-8"),
+    (["api", "POST", "/jobs", "-d", "[" * 100_000], b"", "--body is not JSON"),
+    (["submit", "fine.json", "--idempotency-key", "가"], b"", "the header Idempotency-Key"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "told"), ODD_INPUT, ids=lambda value: str(value)[:30].replace(JOB, "")
+)
+def test_input_that_cannot_be_sent_is_wrong_usage(
+    words: list[str],
+    stdin: bytes,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before a connection is made: nothing answers at this address."""
+    for name, content in {
+        "deep": b'{"a":' * 100_000,
+        "nan": b'{"a": NaN}',
+        "twice": b'{"a": 1, "a": 2}',
+        "latin": b'{"a":"\xe9"}',
+        "fine": b"{}",
+    }.items():
+        (tmp_path / f"{name}.json").write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POLAR_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+    with pytest.raises(SystemExit) as end:
+        app(words, prog_name="polar")
+    said = capsys.readouterr()
+    assert (end.value.code, said.out) == (2, "")
+    assert told in said.err
 
 
 def test_rows_are_functions_or_groups() -> None:

@@ -179,11 +179,22 @@ def test_files_that_are_no_specs_are_told(tmp_path: Path):
     for content, said in (
         (b'{"task": ', "is not JSON"),
         (b"[]", "must hold an object"),
-        (b'{"name": "a", "name": "b"}', "stands twice"),
-        (b"\xff\xfe", "is not UTF-8"),
+        (b'{"name": "a", "name": "b"}', "'name' is named twice in one object"),
+        (b'{"name": "\xff"}', "is not UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"labels": ' + b"[" * 200 + b"]" * 200 + b"}", "nested too deeply"),
+        (b'{"labels": ' + b"[" * 700 + b"]" * 700 + b"}", "nested too deeply"),
     ):
         (tmp_path / "odd.json").write_bytes(content)
         assert said in problems([str(tmp_path / "odd.json")])[0].message
+    (tmp_path / "odd.yaml").write_bytes(b"labels: " + b"[" * 700 + b"]" * 700)
+    assert problems([str(tmp_path / "odd.yaml")])[0].message.endswith("is nested too deeply")
+
+
+def test_a_spec_may_begin_with_a_mark_as_editors_write_it(tmp_path: Path):
+    (tmp_path / "marked.json").write_text('{"name": "shop"}', encoding="utf-8-sig")
+    found = compose_spec([str(tmp_path / "marked.json"), *SFT], Places())
+    assert found.spec.name == "shop"
 
 
 def test_a_sweep_has_a_spec_for_each_combination():

@@ -31,6 +31,7 @@ from polar import (
     RateLimited,
     ServerError,
     Unreachable,
+    Unsendable,
     Waited,
 )
 from polar.manifest import Mismatch, verify
@@ -307,6 +308,63 @@ def test_what_is_no_answer_of_the_service_is_told(
             "archive": lambda: client.jobs.download_archive("job", tmp_path / "a.tar"),
         }[call]()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_is_no_proof_of_a_deletion(service: str) -> None:
+    Service.refusals[:] = [(200, "<html></html>")]
+    with Client(service) as client, pytest.raises(Unreachable, match="not as POLAR does"):
+        client.datasets.delete("ds")
+
+
+HOLDS_ITSELF: dict[str, Any] = {}
+HOLDS_ITSELF["again"] = [HOLDS_ITSELF]
+UNSENDABLE: list[tuple[dict[str, Any], str]] = [
+    ({"training": {"lr": float("nan")}}, r"`training\.lr` is nan, .* give a finite number"),
+    ({"data": [{"path": Path("rows")}]}, r"`data\.0\.path` is a PosixPath, .* give text"),
+    ({"name": "half \ud800"}, r"`name` is 'half \\ud800', which is not UTF-8"),
+    ({"seed": 10**5000}, "`seed` has too many digits"),
+    (HOLDS_ITSELF, "nested too deeply"),
+    ({("a", "pair"): 1}, "the body is not JSON: keys must be str"),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"), UNSENDABLE, ids=["nan", "path", "half", "digits", "itself", "key"]
+)
+def test_what_json_has_no_form_for_is_named(service: str, body: dict[str, Any], told: str) -> None:
+    with Client(service) as client, pytest.raises(Unsendable, match=told):
+        client.jobs.create(body)
+    with pytest.raises(Unsendable, match=told):
+        awaited(service, lambda client: client.jobs.create(body))
+    assert (Service.keys, Service.asked) == ([], [])
+
+
+def test_what_no_request_carries_is_named_before_it_is_sent(service: str, tmp_path: Path) -> None:
+    odd = tmp_path / "odd\udcff.jsonl"
+    odd.write_text("{}")
+    with Client(service) as client:
+        for call, told in (
+            (lambda: client.jobs.create({}, idempotency_key="한글"), "the header Idempotency-Key"),
+            (lambda: client.jobs.create({}, idempotency_key="a\nb"), "visible ASCII"),
+            (lambda: client.jobs.get("job\ud800"), "the path is"),
+            (lambda: client.jobs.page(q="\ud800"), r"q is '\\ud800', which is not UTF-8"),
+            (lambda: client.request("PÖST", "/jobs"), "'PÖST' is no method: give GET"),
+            (lambda: client.datasets.upload(odd), "is not UTF-8"),
+            (lambda: list(client.events.follow(after="a\nb")), "the header Last-Event-ID"),
+        ):
+            with pytest.raises(Unsendable, match=told):
+                call()
+        with pytest.raises(NoService, match="is no path"):
+            client.request("GET", "/job\ud800")
+    assert (Service.keys, Service.asked) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "url", ["polar.example", "ftp://polar.example", "http://", "http://.", f"http://{'a' * 64}.de"]
+)
+def test_what_is_no_address_is_told_at_once(url: str) -> None:
+    with pytest.raises(NoService, match="is no address of a service"):
+        Client(url)
 
 
 def test_the_key_goes_to_the_service_alone(service: str) -> None:

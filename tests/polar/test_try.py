@@ -86,7 +86,7 @@ def test_a_classifier_names_its_labels_with_scores(folder: Path):
 
 def test_what_is_no_model_is_told(tmp_path: Path):
     code, _, complained = asked(str(tmp_path), "hello")
-    assert code == 3
+    assert code == 1
     assert "holds no model" in complained
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
     with pytest.raises(ModelUnavailable, match="BertModel: it neither chats"):
