@@ -10,12 +10,14 @@ The folder is the trainer's (docs/architecture.md): events, checkpoints, model; 
 has the spec that `resume` goes on with.
 """
 
+import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +29,7 @@ from typing import Any
 from polar.sse import Frame
 from polar.stack.spawn import die_with_parent
 
-INTERRUPTED, BAD_SPEC = 75, 64  # of the table in docs/architecture.md
+INTERRUPTED, DISK_FULL, BAD_SPEC = 75, 73, 64  # of the table in docs/architecture.md
 _SECRETS_FD = "POLAR_SECRETS_FD"
 _LOOK_EVERY = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -71,14 +73,9 @@ class LocalRun:
                 (folder / name_of_it).unlink(missing_ok=True)
             shutil.rmtree(folder / "job", ignore_errors=True)
         if (folder / "events.jsonl").exists() or (folder / "job").exists():
-            raise NoRun(
-                f"there is a run in {folder} already: --resume {folder} goes on with it, "
-                "--out names another folder"
-            )
-        file = folder / "job" / f"{name}.json"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps(spec, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        return cls._start(file, folder)
+            raise _there_is_one(folder)
+        keep_spec(folder, f"{name}.json", spec)
+        return cls._start(folder / "job" / f"{name}.json", folder)
 
     @classmethod
     def resume(cls, folder: Path) -> "LocalRun":
@@ -161,6 +158,29 @@ class LocalRun:
         finally:
             for number, handler in earlier.items():
                 signal.signal(number, handler)
+
+
+def _there_is_one(folder: Path) -> NoRun:
+    return NoRun(
+        f"there is a run in {folder} already: --resume {folder} goes on with it, "
+        "--out names another folder"
+    )
+
+
+def keep_spec(folder: Path, name: str, spec: Mapping[str, Any]) -> None:
+    """Write what `resume` goes on with, whole or not at all; raises NoRun for the later of two."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".job-", dir=folder) as draft:
+        told = json.dumps(spec, indent=2, ensure_ascii=False) + "\n"
+        whole = Path(draft) / "job"
+        whole.mkdir()
+        (whole / name).write_text(told, encoding="utf-8")
+        try:
+            whole.rename(folder / "job")
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise _there_is_one(folder) from None
+            raise
 
 
 def _leashed() -> None:

@@ -4,9 +4,10 @@ Copies are named by the hash of their content and are checked against their mani
 fetched once and never is half of one.
 """
 
+import fcntl
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from polar.manifest import verify
@@ -43,12 +44,10 @@ def fetch_version(client: Client, given: str, cache: Path) -> Path:
         raise NoModel(f"{given}: a version is a number, such as {name}:1")
     version = int(number) if number else _newest(client, name)
     detail = client.models.get(name, version)
-    folder = cache / detail.manifest_sha256
-    if not folder.is_dir():
-        draft = _draft(folder)
-        client.models.download_folder(name, version, draft)
-        _seal(draft, folder)
-    return folder
+    return fetched(
+        cache / detail.manifest_sha256,
+        lambda draft: client.models.download_folder(name, version, draft),
+    )
 
 
 def fetch_job(client: Client, job_id: str, cache: Path) -> Path:
@@ -57,12 +56,7 @@ def fetch_job(client: Client, job_id: str, cache: Path) -> Path:
     manifest = next((each for each in files if each.path == f"{_MODEL}manifest.json"), None)
     if manifest is None:
         raise NoModel(f"{job_id} has left no model: polar watch {job_id} says where it stands")
-    folder = cache / manifest.sha256
-    if not folder.is_dir():
-        draft = _draft(folder)
-        _download(client, job_id, files, draft)
-        _seal(draft, folder)
-    return folder
+    return fetched(cache / manifest.sha256, lambda draft: _download(client, job_id, files, draft))
 
 
 def _download(
@@ -79,14 +73,21 @@ def _newest(client: Client, name: str) -> int:
     return page.items[0].version
 
 
-def _draft(folder: Path) -> Path:
-    draft = folder.with_name(f"{folder.name}.new")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    return draft
+def fetched(folder: Path, fetch: Callable[[Path], object]) -> Path:
+    """Return a copy, fetched where it is not here; it has its name once it is whole.
 
-
-def _seal(draft: Path, folder: Path) -> None:
-    """Give a copy its name once it is whole; raises Mismatch where it is not."""
-    verify(draft)
-    draft.replace(folder)
+    Raises Mismatch where it is not. Of two at once the later one waits and takes the same copy.
+    """
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process that holds it
+        if not folder.is_dir():
+            draft = folder.with_name(f"{folder.name}.new")
+            shutil.rmtree(draft, ignore_errors=True)  # of one that was killed
+            draft.mkdir()
+            fetch(draft)
+            verify(draft)
+            draft.replace(folder)
+    return folder

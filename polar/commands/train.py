@@ -1,5 +1,6 @@
 """`polar train`: compose a spec and train it here, without any service."""
 
+import errno
 import statistics
 from collections.abc import Callable
 from itertools import chain
@@ -24,7 +25,7 @@ from polar.commands.multirun import MetricOption, Multirun, sweep
 from polar.commands.screen import fail, out
 from polar.config import Composed, Places
 from polar.follow import Seen, follow
-from polar.local_run import INTERRUPTED, Ending, LocalRun, NoRun
+from polar.local_run import DISK_FULL, INTERRUPTED, Ending, LocalRun, NoRun
 from polar.sse import Frame
 from trainer_core.spec import TrainSpec
 
@@ -87,8 +88,12 @@ def _watched(begin: Callable[[], LocalRun], folder: Path, *, as_json: bool) -> N
     """Run and show; ends the command with the trainer's exit code."""
     try:
         run = begin()
-    except (NoRun, OSError) as error:
+    except NoRun as error:
         raise fail(str(error), BAD_SPEC) from None
+    except OSError as error:
+        why = f"{error.filename or folder}: {error.strerror or error}"
+        code = DISK_FULL if error.errno == errno.ENOSPC else BAD_SPEC
+        raise fail(f"{why}: no run can be kept in {folder}", code) from None
     with run.handing_on_signals():
         seen = None if as_json else follow(str(folder), chain([_RUNNING], run.frames()), out)
         if as_json:

@@ -57,6 +57,9 @@ class Datasets(Resource[D]):
         return Call(method="DELETE", path=f"/datasets/{part(dataset_id)}", read=nothing)
 
 
+_MANIFEST = "manifest.json"
+
+
 def _begin(file: Path, name: str | None) -> Course[answers.UploadOut]:
     digest: str = yield Work(lambda: files.checksum(file))
     announced = files.begin_upload(name or file.stem, file.name, file.stat().st_size, digest)
@@ -167,7 +170,7 @@ class Models(Resource[D]):
 
     @operation
     def download_folder(self, name: str, version: int, folder: PathLike) -> Course[Path]:
-        """Download all files of a version into a folder, each checked by its sha256."""
+        """Download a version into a folder, each file checked by its sha256, its manifest last."""
         return _folder(name, version, Path(folder))
 
     @operation
@@ -182,6 +185,9 @@ def _folder(name: str, version: int, folder: Path) -> Course[Path]:
     for file in found.files:
         path = f"{_version(name, version)}/files/{path_of(file.path)}"
         yield from files.download(path, files.inside(folder, file.path), file.sha256)
+    # Last, as everywhere: a folder with a manifest is whole.
+    manifest = f"{_version(name, version)}/files/{_MANIFEST}"
+    yield from files.download(manifest, folder / _MANIFEST, found.manifest_sha256)
     return folder
 
 

@@ -11,9 +11,12 @@ import anyio
 import pytest
 
 from polar import AsyncClient, Client, Conflict, Invalid, Waited
+from polar.manifest import verify
 from polar.sdk import files
+from polar.tried import fetch_version
 from tests.app.resources import JOB
 from tests.app.server import Api
+from tests.app.stored import publish
 from tests.services import ROOT
 
 ROWS = [{"instruction": f"Question {n}?", "output": "Yes. " * 20} for n in range(400)]
@@ -85,6 +88,19 @@ def test_a_job_is_steered_by_its_own_methods(client: Client) -> None:
     assert [event.seq for event in page.data] == [frame.seq for frame in seen if frame.seq]
     assert {job.id, copy.id} <= {each.id for each in client.jobs.list(limit=1)}
     client.jobs.delete(copy.id)
+
+
+def test_a_published_model_is_fetched_whole_for_trying(
+    api: Api, client: Client, tmp_path: Path
+) -> None:
+    """With its manifest, which proves each file; a copy that is here is taken as it is."""
+    publish(api, "tried", {"config.json": b"{}", "하위/a b.bin": b"weights"})
+    folder = fetch_version(client, "tried", tmp_path)
+    assert verify(folder) == 2
+    assert (folder / "하위/a b.bin").read_bytes() == b"weights"
+    (folder / "config.json").write_bytes(b"my own")
+    assert fetch_version(client, "tried:1", tmp_path) == folder
+    assert (folder / "config.json").read_bytes() == b"my own"
 
 
 def test_the_same_with_await(api: Api) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from polar.local_run import NoRun, keep_spec
 from tests.services import ROOT, wait_until
 from tests.trainer_core.tiny import make_tiny_model
 
@@ -32,6 +33,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         encoding="utf-8",
     )
     return folder
+
+
+BARE = ["task=sft", "model=smollm2", "data=file", "data.train.0.path=rows.jsonl"]
 
 
 def begin(place: Path, *words: str) -> subprocess.Popen[str]:
@@ -136,3 +140,17 @@ def test_what_cannot_be_trained_ends_with_its_reason(place: Path):
     code, _, complained = train(place, "--resume", "nowhere")
     assert code == 64
     assert "no run was begun" in complained
+
+
+def test_a_folder_has_one_run_and_what_cannot_be_kept_leaves_none(tmp_path: Path):
+    with pytest.raises(OSError, match="File name too long"):
+        keep_spec(tmp_path, "x" * 300, {})
+    assert list(tmp_path.iterdir()) == []
+    keep_spec(tmp_path, "first.json", {"name": "first"})
+    with pytest.raises(NoRun, match="--out names another folder"):
+        keep_spec(tmp_path, "second.json", {"name": "second"})
+    assert [each.name for each in tmp_path.rglob("*")] == ["job", "first.json"]
+    (tmp_path / "file").touch()
+    code, _, complained = train(tmp_path, str(tmp_path / "job/first.json"), *BARE, "--out", "file")
+    assert code == 64
+    assert "file: File exists: no run can be kept in file" in complained

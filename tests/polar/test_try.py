@@ -1,15 +1,18 @@
 """`polar try`: models that answer in a process of their own."""
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from polar.commands.screen import visible
-from polar.tried import is_job, local_folder
+from polar.tried import fetched, is_job, local_folder
 from tests.services import ROOT
 from tests.trainer_core.small_tasks import make_tiny_bert
 from tests.trainer_core.tiny import make_tiny_model
@@ -101,3 +104,27 @@ def test_places_are_told_apart(folder: Path):
     assert local_folder("shop-sft") is None
     assert is_job("job_01KBEHN0K0R5HZ8Q6JY6Q1V1Z3")
     assert not is_job("job-of-mine:3")
+
+
+def test_of_two_that_fetch_at_once_one_does(tmp_path: Path):
+    """Each has the whole copy; half of one, of a process that was killed, is in nobody's way."""
+    (tmp_path / "sha.new").mkdir()
+    (tmp_path / "sha.new" / "half").touch()
+    both, calls = Barrier(2), []
+
+    def fetch(draft: Path) -> None:
+        calls.append(draft)
+        content = b"weights"
+        (draft / "weights").write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        file = {"path": "weights", "size": len(content), "sha256": digest}
+        (draft / "manifest.json").write_text(json.dumps({"files": [file]}))
+
+    def run(_: int) -> list[str]:
+        both.wait(10)
+        return sorted(each.name for each in fetched(tmp_path / "sha", fetch).iterdir())
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(run, range(2))) == [["manifest.json", "weights"]] * 2
+    assert calls == [tmp_path / "sha.new"]
+    assert not (tmp_path / "sha.new").exists()
