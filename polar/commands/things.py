@@ -18,8 +18,8 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=200)]
 
 
 @contextmanager
-def written_here() -> Iterator[None]:
-    """A download that this machine does not take ends the command with the reason."""
+def files_here(way_out: str) -> Iterator[None]:
+    """A file that this machine does not read or write ends the command with the reason."""
     try:
         yield
     except OSError as error:
@@ -28,7 +28,7 @@ def written_here() -> Iterator[None]:
         where = error.filename2 or error.filename
         why = error.strerror or str(error)
         place = f"{where}: " if where else ""
-        raise fail(f"{place}{why}: choose another place with --to") from None
+        raise fail(f"{place}{why}: {way_out}") from None
 
 
 def _group(words: str) -> typer.Typer:
@@ -75,7 +75,7 @@ def add_dataset(
 ) -> None:
     """Upload a file, or register a place; print the data set's id."""
     source, _, rest = place.partition(":")
-    with service() as client:
+    with service() as client, files_here(f"{place} cannot be read, give another file"):
         if source == "hub" or place.startswith("s3://"):
             location = rest if source == "hub" else place
             label = name or location.rpartition("/")[2]
@@ -221,7 +221,7 @@ def download_model(
     as_json: AsJson = False,
 ) -> None:
     """Download a model, each file checked by its sha256."""
-    with service() as client, written_here():
+    with service() as client, files_here("choose another place with --to"):
         number = version or client.models.version_page(name, limit=1).items[0].version
         target = to or Path(f"{name}-v{number}")
         if file:
@@ -266,7 +266,7 @@ def download_artifacts(
     as_json: AsJson = False,
 ) -> None:
     """Download one file, checked by its sha256, or all as one tar file."""
-    with service() as client, written_here():
+    with service() as client, files_here("choose another place with --to"):
         if path:
             target = client.jobs.download(job_id, path, to or Path(path).name)
         else:

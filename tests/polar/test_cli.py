@@ -135,6 +135,17 @@ def test_input_that_cannot_be_sent_is_wrong_usage(
     assert told in said.err
 
 
+def test_a_file_that_cannot_be_read_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The memory of a process is a file, and its first page is no one's."""
+    monkeypatch.setenv("POLAR_URL", "http://127.0.0.1:1")
+    with pytest.raises(SystemExit) as end:
+        app(["datasets", "add", "/proc/self/mem"], prog_name="polar")
+    assert end.value.code == 1
+    assert "/proc/self/mem cannot be read, give another file" in capsys.readouterr().err
+
+
 def test_rows_are_functions_or_groups() -> None:
     for row in ROWS:
         assert isinstance(row.load(), (typer.core.TyperCommand, typer.core.TyperGroup))
