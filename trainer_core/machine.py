@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from trainer_core.heap import keep_freed
 from trainer_core.ranks import Seat
 from trainer_core.resolve import Hardware
 from trainer_core.spec import Launch
@@ -19,6 +20,7 @@ def take_share(launch: Launch, seat: Seat) -> None:
     Set explicitly: in a forked process the environment's OMP_NUM_THREADS is read too late.
     """
     quiet_libraries()
+    keep_freed()
     os.environ[_VISIBLE] = ",".join(map(str, seat.devices(launch)))
     if seat.count > 1:
         seat.dress(launch)

@@ -1,9 +1,15 @@
-"""The GPUs that a run without a service takes: those that it may see, by the names they have."""
+"""What a run takes of its machine: the GPUs that it may see, and memory that it keeps."""
 
+import json
+import platform
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.services import ROOT
 from trainer_core import machine
 from trainer_core.ranks import Seat
 from trainer_core.spec import Launch
@@ -49,3 +55,42 @@ def test_devices_are_those_that_are_visible(
     assert launch.devices == devices
     travelled = Launch.model_validate_json(launch.model_dump_json())
     assert Seat(count=count).devices(travelled) == devices
+
+
+BLOCK, BLOCKS, STEPS = 24 * 2**20, 4, 10
+A_STEP = f"""
+import json, os, resource, sys
+import torch
+from trainer_core.machine import take_share
+from trainer_core.ranks import Seat
+from trainer_core.spec import Launch
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def step():
+    return [torch.ones({BLOCK} // 4) for _ in range({BLOCKS})]
+
+torch.set_num_threads(1)
+take_share(Launch.model_validate(json.load(sys.stdin)), Seat())
+for _ in range(2):  # the heap grows to what a step needs
+    step()
+before = faults()
+for _ in range({STEPS}):
+    step()
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's")
+def test_what_a_step_frees_is_there_for_the_next_one() -> None:
+    """By default each of the steps gets all pages of its blocks from the kernel anew."""
+    run = subprocess.run(
+        [sys.executable, "-c", A_STEP],
+        input=json.dumps(LAUNCH),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert int(run.stdout) < BLOCK // resource.getpagesize()  # not even one block, once
