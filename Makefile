@@ -10,7 +10,7 @@ TESTS ?= tests
 # Files of tests run in so many processes, each with services of its own; DIST=load: single tests.
 JOBS ?= 2
 DIST ?= loadfile
-SPREAD = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist $(DIST))
+SPREAD = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist $(DIST) --no-loadscope-reorder)
 SERVICE_VENV = .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 .PHONY: browser run up down test test-slow test-service drill check openapi docs bench lock compose-env clean env

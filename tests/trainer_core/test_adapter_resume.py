@@ -39,6 +39,7 @@ def _weights(outcome: Outcome) -> list[str]:
     return [f.sha256 for f in manifest.files if f.path.endswith(".safetensors")]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a8_kill_and_resume_is_exact(name: str, world: World, zygote: Zygote) -> None:
     """14 steps with a checkpoint every 4: killed at step 10, resumed from step 8."""

@@ -34,6 +34,7 @@ def _weights(outcome: Outcome) -> list[str]:
     return [f.sha256 for f in manifest.files if f.path.endswith(".safetensors")]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a8_kill_and_resume_is_exact(name: str, world: World, zygote: Zygote) -> None:
     """Killed with -9 in the middle of a later epoch; checkpoints are made every 4 steps."""

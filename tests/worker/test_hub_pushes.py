@@ -375,6 +375,7 @@ def checkpoint(step: int) -> dict[str, bytes]:
     return {**weights, **STATE, **ROWS, "README.md": b"---\nbase_model: /a/folder\n---\n"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("strategy", ["every_save", "checkpoint", "end"])
 def test_checkpoints_are_pushed_as_the_strategy_says(world: World, strategy: str):
     job_id, held = world.job(strategy=strategy)
