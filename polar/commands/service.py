@@ -145,7 +145,10 @@ def _value(text: str) -> Any:
 def read_stdin() -> str:
     """Return what stands on standard input; ends the command when that is no UTF-8."""
     try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        why = f"byte {error.start} of standard input is not UTF-8: give text in UTF-8"
+        text = sys.stdin.read()
+        text.encode()  # without a locale Python reads what is no UTF-8 as halves of characters
+    except UnicodeError as error:
+        place = f"byte {error.start} of " if isinstance(error, UnicodeDecodeError) else ""
+        why = f"{place}standard input is not UTF-8: give text in UTF-8"
         raise fail(why, Exit.USAGE) from None
+    return text
