@@ -6,6 +6,7 @@ stop an event loop. The drivers alone know how
 a step is done, one with threads and one with await.
 """
 
+import re
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -215,6 +216,11 @@ def check(answer: httpx.Response) -> None:
     except ValueError:
         body = {}
     raise refusal(answer.status_code, body, answer.headers.get("Retry-After"))
+
+
+def shown(url: str) -> str:
+    """Return an address as it may be printed: without a user's name and password."""
+    return re.sub(r"//.*@", "//", url)
 
 
 def unreachable(url: str, error: httpx.RequestError) -> ClientError:

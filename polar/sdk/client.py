@@ -15,7 +15,7 @@ from typing import Any, Generic, Self
 
 import httpx
 
-from polar.sdk.calls import Call, decoded
+from polar.sdk.calls import Call, decoded, shown
 from polar.sdk.drivers import AsyncDriver, Driver
 from polar.sdk.errors import NoService
 from polar.sdk.jobs import Jobs
@@ -51,10 +51,12 @@ def _check_address(url: str) -> None:
         parts = httpx.URL(url)
         parts.host.encode("idna")  # as the name is looked up
     except (httpx.InvalidURL, UnicodeError) as error:
-        raise NoService(f"{url!r} is no address of a service: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.host:
+        raise NoService(f"{shown(url)!r} is no address of a service: {error}") from None
+    # A greater port would be cut to its last 16 bits, which is another service's.
+    port = 0 < (80 if parts.port is None else parts.port) < 2**16
+    if parts.scheme not in ("http", "https") or not parts.host or not port:
         told = "is no address of a service: give one such as http://127.0.0.1:8010"
-        raise NoService(f"{url!r} {told}")
+        raise NoService(f"{shown(url)!r} {told}")
 
 
 class _Resources(Resource[D], Generic[D]):
@@ -78,7 +80,7 @@ class _Resources(Resource[D], Generic[D]):
         self.service = Service(driver)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
+        return f"{type(self).__name__}({shown(self.url)!r})"
 
     @operation
     def request(

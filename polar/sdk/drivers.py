@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import anyio
 import httpx
 
-from polar.sdk.calls import Pause, Receive, Send, Step, Steps, Work, unreachable
+from polar.sdk.calls import Pause, Receive, Send, Step, Steps, Work, shown, unreachable
 from polar.sdk.errors import ClientError
 from polar.sdk.listening import Listener
 from polar.sdk.operations import Page
@@ -35,7 +35,7 @@ class Driver:
     """Sends calls and waits for them."""
 
     def __init__(self, url: str, key: str | None) -> None:
-        self._url = url
+        self._url = shown(url)
         self._http = httpx.Client(**_settings(url, key))
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class AsyncDriver:
     """Sends calls and awaits them; on asyncio or trio."""
 
     def __init__(self, url: str, key: str | None) -> None:
-        self._url = url
+        self._url = shown(url)
         self._http = httpx.AsyncClient(**_settings(url, key))
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import secrets
 import time
 from base64 import b64encode
+from errno import EISDIR
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,10 +35,13 @@ _BROKEN = ("offset_mismatch", "broken_off", "checksum_mismatch")
 class Draft:
     """A file on its way: it has another name until it is whole, and goes on after a break.
 
-    Without a `sha256` the answer has to say it, unless it is of the `kind` that has none.
+    Without a `sha256` the answer has to say it, unless it is of the `kind` that has none. Raises
+    IsADirectoryError where `target` is a folder.
     """
 
     def __init__(self, target: Path, sha256: str | None = None, kind: str | None = None) -> None:
+        if target.is_dir():
+            raise IsADirectoryError(EISDIR, "is a folder, name the file as well", str(target))
         self.target, self._sha256, self._kind = target, sha256, kind
         # Of its own: two at once to one target would write into one another.
         self.path = target.with_name(f".{secrets.token_hex(8)}.part")
@@ -109,14 +113,15 @@ def download_archive(path: str, target: Path, kind: str | None = None) -> Course
 def _download(path: str, query: dict[str, str | None], draft: Draft) -> Course[Path]:
     draft.target.parent.mkdir(parents=True, exist_ok=True)
     tries = Tries(again=True)
+    furthest = 0
     try:
         while True:
-            before = draft.size
             try:
                 check((yield Receive(draft.request(path, query), draft)))
                 return draft.finish()
             except (Unreachable, ApiError) as error:
-                if draft.size > before:  # it goes on: patience is for what stands still
+                if draft.size > furthest:  # it goes on: patience is for what stands still
+                    furthest = draft.size
                     tries = Tries(again=True)
                 wait = tries.pause_after(error)
             yield Pause(wait)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,7 +36,8 @@ from polar import (
 )
 from polar.manifest import Mismatch, verify
 from polar.sdk import answers
-from polar.sdk.files import Draft, inside
+from polar.sdk.calls import ATTEMPTS
+from polar.sdk.files import ARCHIVE, Draft, download_archive, inside
 from polar.sdk.generate import HIDDEN, formatted, generated
 from polar.sse import Decoder, Frame
 from polar.stack.ports import free_ports
@@ -359,8 +360,24 @@ def test_what_no_request_carries_is_named_before_it_is_sent(service: str, tmp_pa
     assert (Service.keys, Service.asked) == ([], [])
 
 
+def test_a_password_in_an_address_is_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polar.sdk.calls.PATIENCE", 0)
+    with (
+        Client(f"http://user:s3cret@127.0.0.1:{free_ports(1)[0]}") as client,
+        pytest.raises(Unreachable, match="no answer from http://127") as away,
+    ):
+        client.jobs.get("job")
+    with pytest.raises(NoService, match="is no address") as wrong:
+        Client("http://user:s3cret@x..y/")
+    assert "s3cret" not in f"{away.value} {client!r} {wrong.value}"
+
+
 @pytest.mark.parametrize(
-    "url", ["polar.example", "ftp://polar.example", "http://", "http://.", f"http://{'a' * 64}.de"]
+    "url",
+    [
+        *("polar.example", "ftp://polar.example", "http://", "http://.", f"http://{'a' * 64}.de"),
+        *("http://127.0.0.1:0", "http://127.0.0.1:65536"),
+    ],
 )
 def test_what_is_no_address_is_told_at_once(url: str) -> None:
     with pytest.raises(NoService, match="is no address of a service"):
@@ -479,6 +496,38 @@ def test_a_wrong_download_leaves_no_file(service: str, tmp_path: Path) -> None:
         return await client.jobs.download("job", "model/right", tmp_path / "right")
 
     assert awaited(service, get).read_bytes() == FILE
+
+
+def test_an_archive_that_is_cut_again_and_again_ends(tmp_path: Path) -> None:
+    """It begins at 0 each time, so that only what goes beyond all tries before is progress."""
+    course = download_archive("/artifacts", tmp_path / "a.tar")
+    answer = httpx.Response(200, headers={"Content-Type": ARCHIVE})
+    tries = []
+
+    def cut_all() -> None:
+        for size in itertools.cycle([5000, 4000]):
+            tries.append(next(course))
+            tries[-1].sink.begin(answer)
+            tries[-1].sink.write(b"x" * size)
+            course.throw(Unreachable("cut"))  # a pause is what it wants now
+
+    with pytest.raises(Unreachable, match="cut"):
+        cut_all()
+    assert len(tries) == ATTEMPTS
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", [".", "..", "there"])
+def test_a_folder_is_no_place_for_a_file(service: str, tmp_path: Path, place: str) -> None:
+    (tmp_path / "there").mkdir()
+    with (
+        chdir(tmp_path),
+        Client(service) as client,
+        pytest.raises(IsADirectoryError, match="name the file"),
+    ):
+        client.jobs.download("job", "model/right", Path(place))
+    assert Service.asked == []
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
 def test_two_downloads_to_one_place_keep_apart(tmp_path: Path) -> None:
