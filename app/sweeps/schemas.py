@@ -2,7 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
 from app.jobs.lifecycle import FailureReason
 from app.jobs.schemas import StatusName, Time
@@ -33,11 +40,24 @@ class Metric(Strict):
     )
 
 
+def _kind(value: Any) -> str:
+    """Say what a spec is meant to be, so that nobody is told what the other kind lacks."""
+    if isinstance(value, BaseModel):
+        return type(value).__name__
+    return PresetJob.__name__ if isinstance(value, dict) and "preset" in value else JobSpec.__name__
+
+
+SweepSpec = Annotated[
+    Annotated[JobSpec, Tag(JobSpec.__name__)] | Annotated[PresetJob, Tag(PresetJob.__name__)],
+    Discriminator(_kind),
+]
+
+
 class NewSweep(Strict):
     """A spec, what is varied in it, and what decides; give `grid` or `runs`."""
 
     name: SweepName
-    spec: JobSpec | PresetJob = Field(
+    spec: SweepSpec = Field(
         description="What all runs have in common, as for `POST /jobs`; so may `preset` be in it."
     )
     grid: dict[Axis, Annotated[list[Any], Field(min_length=1)]] | None = Field(

@@ -109,6 +109,8 @@ def test_runs_one_by_one_register_as_they_say_themselves(api: Api) -> None:
             *("/runs/1/plan_id", "run 2: leave it out"),
         ),
         ({"spec": {**LORA, "task": {"type": "stf"}}}, "/spec/task/type", "sft"),
+        ({"spec": {**LORA, "nope": 1}}, "/spec/nope", "no field `nope`"),
+        ({"spec": 5}, "/spec", "must be an object"),
         ({"metric": {"name": "eval_loss", "goal": "least"}}, "/metric/goal", "min"),
     ],
 )
@@ -118,7 +120,7 @@ def test_what_cannot_work_names_the_run_and_leaves_nothing(
     before = counts(api)
     answer = start(api, **changes)
     assert answer.status_code == 422, answer.text
-    problem = answer.json()["errors"][0]
+    [problem] = answer.json()["errors"]
     assert (problem["pointer"], said in problem["message"]) == (pointer, True), problem
     assert counts(api) == before
 
