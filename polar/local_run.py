@@ -11,6 +11,7 @@ has the spec that `resume` goes on with.
 """
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -35,8 +36,10 @@ _LOOK_EVERY = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-_OF_A_RUN = ("events.jsonl", "exit.json", "output.log")
+EVENTS, EXIT = "events.jsonl", "exit.json"
+_OF_A_RUN = (EVENTS, EXIT, "output.log")
 _TRAINED = ("checkpoints", "best", "model")
+LOCK = ".run.lock"  # the trainer holds it as long as it runs
 
 
 class NoRun(Exception):
@@ -69,10 +72,8 @@ class LocalRun:
         One that was refused before it trained anything is replaced: its spec is what is corrected.
         """
         if _was_refused(folder):
-            for name_of_it in _OF_A_RUN:
-                (folder / name_of_it).unlink(missing_ok=True)
-            shutil.rmtree(folder / "job", ignore_errors=True)
-        if (folder / "events.jsonl").exists() or (folder / "job").exists():
+            _clear_refused(folder)
+        if (folder / EVENTS).exists() or (folder / "job").exists():
             raise _there_is_one(folder)
         keep_spec(folder, f"{name}.json", spec)
         return cls._start(folder / "job" / f"{name}.json", folder)
@@ -83,13 +84,14 @@ class LocalRun:
         file = next((folder / "job").glob("*.json"), None)
         if file is None:
             raise NoRun(f"no run was begun in {folder}: leave --resume out and name it by --out")
+        (folder / EXIT).unlink(missing_ok=True)  # says how it ended, and it has not any more
         return cls._start(file, folder)
 
     @classmethod
     def _start(cls, file: Path, folder: Path) -> "LocalRun":
         command = [sys.executable, "-P", "-m", "trainer_core", "run", str(file)]
         secrets = os.environ.get(_SECRETS_FD, "")
-        place = _end_of_lines(folder / "events.jsonl")
+        place = _end_of_lines(folder / EVENTS)
         with (folder / "output.log").open("ab") as output:
             process = subprocess.Popen(
                 [*command, "--out", str(folder)],
@@ -112,7 +114,7 @@ class LocalRun:
         yield Frame(None, {"type": "end", "status": ending.status})
 
     def _new(self) -> Iterator[Frame]:
-        path = self.folder / "events.jsonl"
+        path = self.folder / EVENTS
         if not path.exists():
             return
         with path.open("rb") as file:
@@ -192,10 +194,27 @@ def _was_refused(folder: Path) -> bool:
     if any((folder / name).exists() for name in _TRAINED):
         return False
     try:
-        document = json.loads((folder / "exit.json").read_bytes())
+        document = json.loads((folder / EXIT).read_bytes())
+        events = folder / EVENTS
+        trained = events.exists() and b'"metrics"' in events.read_bytes()
     except (OSError, ValueError):
         return False
-    return bool(document.get("code") == BAD_SPEC)
+    return isinstance(document, dict) and document.get("code") == BAD_SPEC and not trained
+
+
+def _clear_refused(folder: Path) -> None:
+    """Remove what a refused run left, unless somebody has taken it up again."""
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            told = f"{folder} is in use by another run: wait for its end, or name another by --out"
+            raise NoRun(told) from None
+        if not _was_refused(folder):
+            return
+        for name in _OF_A_RUN:
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / "job", ignore_errors=True)
 
 
 def _end_of_lines(path: Path) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from polar.local_run import NoRun, keep_spec
+from polar.local_run import LocalRun, NoRun, keep_spec
 from tests.services import ROOT, wait_until
 from tests.trainer_core.tiny import make_tiny_model
 
@@ -140,6 +140,44 @@ def test_what_cannot_be_trained_ends_with_its_reason(place: Path):
     code, _, complained = train(place, "--resume", "nowhere")
     assert code == 64
     assert "no run was begun" in complained
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from trainer_core.places import work_folder
+with work_folder(Path(sys.argv[1])):
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_may_be_worth_something_is_not_replaced(tmp_path: Path):
+    keep_spec(tmp_path, "first.json", {"name": "first"})
+    events, ended = tmp_path / "events.jsonl", tmp_path / "exit.json"
+    before = {events: '{"type": "log"}\n', ended: '{"code": 64}'}
+
+    def refuse(told: str, changed: dict[Path, str]) -> None:
+        files = before | changed
+        for file, text in files.items():
+            file.write_text(text)
+        with pytest.raises(NoRun, match=told):
+            LocalRun.begin("second", {}, tmp_path)
+        assert {file: file.read_text() for file in files} == files
+        assert [each.name for each in (tmp_path / "job").iterdir()] == ["first.json"]
+
+    refuse("a run in", {events: '{"type": "metrics", "data": {}}\n'})  # it trained for a while
+    refuse("a run in", {ended: "[]"})
+    holder = [sys.executable, "-c", HOLD, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(holder, cwd=ROOT, **pipes) as other:  # it was taken up again
+        assert other.stdout is not None
+        other.stdout.readline()
+        refuse("in use by another run", {})
+        other.communicate()
+    again = LocalRun.resume(tmp_path)
+    assert not ended.exists()  # until it has ended
+    assert again.ending().code == 64
 
 
 def test_a_folder_has_one_run_and_what_cannot_be_kept_leaves_none(tmp_path: Path):
