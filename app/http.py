@@ -14,11 +14,10 @@ from starlette.routing import Route
 
 from app import journal, problem
 from app.errors import FieldProblem, InvalidPayload, ServiceError
-from trainer_core.problems import explain_errors, nearest, to_pointer
+from trainer_core.problems import MOST, explain_errors, nearest, to_pointer
 
 _log = logging.getLogger(__name__)
 Answers = dict[int | str, dict[str, Any]]  # documented answers of a route, by status
-_MOST_PROBLEMS = 50  # that one answer explains
 _MOST_PARAMETERS = 100
 _LONGEST = 2000
 # How parameters begin and end whose names callers choose, by route.
@@ -131,7 +130,7 @@ def body_problems(model: type[BaseModel], body: Any) -> list[FieldProblem]:
         model.model_validate(body)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        first = found[:_MOST_PROBLEMS]
+        first = found[:MOST]
         hidden = [e for e in first if _is_secret(model, e["loc"])]
         shown = explain_errors([e for e in first if e not in hidden], model)
         problems = [
@@ -193,7 +192,7 @@ def refuse_unknown_query(request: Request) -> None:
                     message=f"query `{name[:200]}`: there is no such parameter here"
                     f"{_hint(name[:200], list(known))}",
                 )
-                for name in unknown[:_MOST_PROBLEMS]
+                for name in unknown[:MOST]
             ],
             "unknown_parameter",
         )

@@ -26,6 +26,10 @@ class Problem(BaseModel):
     value: str | None = None
 
 
+MOST = 50
+"""Errors that are explained: the nearest name of each is looked for among all fields."""
+
+
 def explain(
     error: ValidationError,
     loc_prefix: Sequence[str | int] = (),
@@ -33,6 +37,7 @@ def explain(
 ) -> list[Problem]:
     """One Problem for each wrong field, in the order of the document.
 
+    Of many wrong fields the first `MOST` are explained, and one Problem says how many more are.
     `loc_prefix` is put before every pointer. `model` is what was validated; left out, it is
     found by the error's title.
     """
@@ -46,9 +51,10 @@ def explain_errors(
     loc_prefix: Sequence[str | int] = (),
 ) -> list[Problem]:
     """As `explain`, for pydantic's error dicts whose `loc` starts at a `model`."""
+    errors = list(errors)
     groups: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}
     spots: dict[tuple[str | int, ...], Spot] = {}
-    for error in map(_as_of_a_field, errors):
+    for error in map(_as_of_a_field, errors[:MOST]):
         spot = walk(error["loc"], model, tagged=error["type"] != HOLDS_NUL)
         groups.setdefault(spot.path, []).append(error)
         spots[spot.path] = spot
@@ -59,6 +65,9 @@ def explain_errors(
         message, value = _told(group, spots[path], model)
         pointer = to_pointer((*loc_prefix, *path))
         problems.append(Problem(pointer=pointer, message=message, value=value))
+    if len(errors) > MOST:
+        message = f"and {len(errors) - MOST} more fields are wrong"
+        problems.append(Problem(pointer=to_pointer(loc_prefix), message=message))
     return problems
 
 

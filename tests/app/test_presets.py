@@ -55,6 +55,16 @@ def test_what_no_job_could_have_is_refused(api: Api, spec: dict[str, Any], point
     assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
 
 
+def test_of_many_wrong_fields_the_first_are_explained(api: Api) -> None:
+    answer = keep(api, {f"field_{number}": number for number in range(2000)})
+    errors = answer.json()["errors"]
+    assert [each["pointer"] for each in errors] == [
+        *(f"/spec/field_{n}" for n in range(50)),
+        "/spec",
+    ]
+    assert errors[-1]["message"] == "and 1950 more fields are wrong"
+
+
 def test_a_job_is_merged_into_its_preset_and_says_what_came_from_there(api: Api) -> None:
     keep(api, {**PRESET, "labels": {"team": "상점"}})
     own = {"preset": "ours", "training": {"seed": 8}, "adapter": {"r": 8, "lora_alpha": None}}
