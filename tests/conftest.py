@@ -16,8 +16,6 @@ from polar.stack.ports import free_ports
 from polar.stack.services import Postgres, SeaweedFS, SeaweedPorts, Valkey, wait_ready
 from tests.services import S3, migrate
 
-_QUICK = Path(__file__).parent / "app"
-
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Say at once what failed: a run that is broken off prints no summary."""
@@ -30,9 +28,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Three of four tests that are `sampled` are `slow`: always the same ones, wherever.
 
-    Files of quick tests come last, so that several processes end at about the same time.
+    The stack of `e2e` is up from its first test to the end, and takes its share of the cores all
+    the time: its tests come last.
     """
-    items.sort(key=lambda item: item.path.is_relative_to(_QUICK))
+    items.sort(key=lambda item: item.path.parent.name == "e2e")
     for item in items:
         if item.get_closest_marker("sampled") and zlib.crc32(item.nodeid.encode()) % 4:
             item.add_marker("slow")
