@@ -269,7 +269,6 @@ def _outcome(world: World, job: str, before: str, request: str) -> str:
 _cells: dict[tuple[str, str], str] = {}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("state", STATES)
 def test_requests_in_a_state(world: World, state: str):
     for request in REQUESTS:

@@ -72,7 +72,6 @@ def _statuses(job: str) -> list[dict[str, Any]]:
     return [data for (data,) in rows(query, id=job)]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("state", OPEN)
 def test_requests_that_come_together(world: World, state: str):
     for wishes in COMBINATIONS:
@@ -113,7 +112,6 @@ def at_once(world: World, job: str, wishes: tuple[str, ...]) -> list[int]:
     return codes
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("state", OPEN)
 def test_b13_two_clients_at_once(world: World, state: str):
     """The outcome is that of one order or of the other, and nothing happens twice."""
